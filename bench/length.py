@@ -39,7 +39,7 @@ def draw_costs(costs: Costs) -> Figure:
     figure = new_figure("page", 3.0)
     for axes, part, unit in zip(figure.subplots(1, 2), (0, 1), ("milliseconds", "million operations"), strict=True):
         for number, (name, found) in enumerate(costs.items()):
-            axes.plot(LENGTHS, [cost[part] for cost in found], **line_style(number, name=name).properties())
+            axes.plot(LENGTHS, [cost[part] for cost in found], **line_style(number, name=name).to_matplotlib())
         axes.set(xscale="log", yscale="log", xlabel="length", ylabel=f"{unit} per problem")
         axes.set_xticks(LENGTHS, [str(length) for length in LENGTHS])
         axes.minorticks_off()

@@ -11,11 +11,11 @@ def _():
 
     import lengthwise as lw
     from lengthwise.evaluation.depth import measure_depth
-    from lengthwise.report.depth_figure import depth_figure
+    from lengthwise.report.depth_figure import draw_depth_figure
 
     weights = lw.load("looped-parity").weights
     recipe, model = weights.recipe, weights.model
-    return Figure, depth_figure, lw, measure_depth, mo, model, recipe, torch, weights
+    return Figure, draw_depth_figure, lw, measure_depth, mo, model, recipe, torch, weights
 
 
 @app.cell
@@ -102,9 +102,9 @@ def _(mo):
 
 
 @app.cell
-def _(depth_figure, measure_depth, samples, sizes, weights):
+def _(draw_depth_figure, measure_depth, samples, sizes, weights):
     measured = [measure_depth(weights, size, samples=samples) for size in sizes]
-    depth_figure(measured, "looped-parity: after each loop")
+    draw_depth_figure(measured, "looped-parity: after each loop")
     return (measured,)
 
 

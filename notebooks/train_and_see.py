@@ -84,9 +84,9 @@ def _(mo):
 
 @app.cell
 def _(run):
-    from lengthwise.report.loss_figure import loss_figure
+    from lengthwise.report.loss_figure import draw_loss_figure
 
-    loss_figure([run], "looped-parity")
+    draw_loss_figure([run], "looped-parity")
 
 
 @app.cell

@@ -28,7 +28,7 @@ from lengthwise.api import catalog
 from lengthwise.base.results import MATRIX_TIMES
 from lengthwise.base.score_rows import Row, format_scaled, format_share, format_size
 from lengthwise.recipes.looped import METHODS, Scale, build_variation
-from lengthwise.report.matrix import MEASURED, format_cell_foot, matrix_rows
+from lengthwise.report.matrix import SCORE_KEYS, build_matrix_rows, format_cell_foot
 from lengthwise.studies.looped import TEST_LENGTHS, scaled_test_length
 
 UNFITTED_NOTE = " † not fitted: below .99 at its training length."
@@ -203,9 +203,9 @@ def write_matrix(folder: str) -> str:
     """Write every cell of a matrix: exact match on uniform problems and on the worst family at each multiple of the
     training length, the lowest family at the largest one, the cost of training, and the published score."""
     cells: dict[tuple[str, str], dict[float, Row]] = defaultdict(dict)
-    for row in matrix_rows(read_runs(folder)):
+    for row in build_matrix_rows(read_runs(folder)):
         cells[row["architecture"], row["task"]][row["times"]] = row
-    measured = [(kind, times) for kind in MEASURED for times in MATRIX_TIMES]
+    measured = [(kind, times) for kind in SCORE_KEYS for times in MATRIX_TIMES]
     heads = ["architecture", "task", *(f"{kind} ×{times:g}" for kind, times in measured)]
     heads += ["lowest family", f"scaled ×{MATRIX_TIMES[-1]:g}", "fitted", "seeds", "CPU s", "published"]
     lines = [heads, ["---", "---", *("---:" for _ in measured), "---", "---:", "---", "---:", "---:", "---"]]

@@ -12,7 +12,7 @@ from pathlib import Path
 from lengthwise.base.results import RunOutline
 from lengthwise.base.score_rows import Row, format_share, format_size, select_reported_rows, select_training_length_rows
 from lengthwise.report import describe_misfit
-from lengthwise.report.publish import run_columns
+from lengthwise.report.publish import identify_run
 from lengthwise.report.results_folder import PublishedRun, read_published_runs
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +65,7 @@ def read_runs(folder: str) -> Sequence[PublishedRun]:
 def read_scores(folder: str) -> Sequence[Row]:
     """Return the scores of a folder; of repeated measurements, only the valid one."""
     return [
-        run_columns(run) | row | {"own_rule": run.outline.stopping, "sizes": format_size(row["sizes"])}
+        identify_run(run) | row | {"own_rule": run.outline.stopping, "sizes": format_size(row["sizes"])}
         for run in read_runs(folder)
         for row in select_reported_rows(run.rows("scores"))
     ]

@@ -20,7 +20,7 @@ from lengthwise.base.score_rows import (
     select_uniform_rows,
 )
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.report.card import card_cells
+from lengthwise.report.card import format_card_cells
 from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped_weights
 from lengthwise.runs.run import Run, load
 
@@ -139,6 +139,6 @@ def write_score_cards(*folders: str) -> str:
     for folder in folders:
         unfit = describe_unfitted(folder)
         for row in json.loads((ROOT / folder / "card.json").read_text()):
-            _, *cells = card_cells(row).values()
+            _, *cells = format_card_cells(row).values()
             lines.append(f"| `{row['recipe']}`{unfit.get(row['recipe'], '')} | {' | '.join(cells)} |\n")
     return "".join(lines)

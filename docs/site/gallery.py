@@ -12,8 +12,8 @@ from lengthwise.base.errors import UsageError
 from lengthwise.report.results_folder import is_results_folder, read_published_runs
 from lengthwise.runs.folder import SHIPPED, list_shipped_weights
 from lengthwise.runs.run import load
-from lengthwise.viewer.report import report_page
-from lengthwise.viewer.viewer import viewer_page
+from lengthwise.viewer.report import build_report_page
+from lengthwise.viewer.viewer import build_viewer_page
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -52,7 +52,7 @@ def build_pages(tables: Tables) -> dict[str, str | bytes]:
         runs = read_published_runs(path) if is_results_folder(path) else []
         if runs:
             command = f"lengthwise report {folder} --html page.html"
-            texts[f"{folder}/report.page.html"] = report_page(runs, command=command)
+            texts[f"{folder}/report.page.html"] = build_report_page(runs, command=command)
         texts[get_page_path(folder)] = _build_page(folder, tables, interactive=bool(runs))
     return texts
 
@@ -62,7 +62,7 @@ def build_viewer_pages() -> dict[str, str]:
     found = {}
     for name in list_shipped_weights():
         try:
-            found[name] = viewer_page([load(SHIPPED / name)])
+            found[name] = build_viewer_page([load(SHIPPED / name)])
         except UsageError:  # no page can run it
             continue
     return found

@@ -34,9 +34,9 @@ class Fates(PrintedTable, list[Fate]):
     def plot(self, title: str | None = None) -> Drawing:
         """Draw exact match and movement against loops, counted from T(n). For up to three models, add a loop × position
         map of the movement and the state's path in its first two principal components, both of one problem."""
-        from lengthwise.report.depth_figure import fate_figure  # late: it imports matplotlib
+        from lengthwise.report.depth_figure import draw_fate_figure  # late: it imports matplotlib
 
-        return fate_figure(self, title or "What more loops do")
+        return draw_fate_figure(self, title or "What more loops do")
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
         """Return ``COLUMNS``, and a row of cells for each recipe, with the smallest and largest value of its seeds."""

@@ -47,9 +47,9 @@ class Run(run.Run):
         run has neither scores nor losses."""
         if self.rows("scores"):
             return self.scores.plot(title)
-        from lengthwise.report.loss_figure import loss_figure  # late: matplotlib is slow to import
+        from lengthwise.report.loss_figure import draw_loss_figure  # late: matplotlib is slow to import
 
-        return loss_figure([self])
+        return draw_loss_figure([self])
 
     def _repr_html_(self) -> str:
         return format_html_table(repr(self), self._list_facts())

@@ -26,16 +26,16 @@ from lengthwise.experiment.source import FRESH, Source
 from lengthwise.runs.folder import InquiryFolder, get_runs_folder
 from lengthwise.tasks import Task, iterate_texts
 
-MAX_EXAMPLES = 100  # solved problems in a request; as they grow in size, drawing them may take minutes
-TOKEN_COUNTS = ("prompt_tokens", "completion_tokens")  # names in the endpoint's JSON
-ANSWER_ONLY = "Reply with the answer alone: no other words, no spaces, no punctuation around it."
+MAX_EXAMPLES = 100  # solved problems in a request; each is larger than the one before, and slower to draw
+TOKEN_COUNT_NAMES = ("prompt_tokens", "completion_tokens")  # names in the endpoint's JSON
+ANSWER_ONLY_TEXT = "Reply with the answer alone: no other words, no spaces, no punctuation around it."
 
 
 @dataclass(frozen=True)
 class Inquiry(fields.Config):
     """The endpoint, the model and the kind of problems. Sizes and numbers of problems are left out, so that a later
     call can add more. ``problems``, ``bottom`` (unless ``top`` overrides it) and ``source`` are arguments of
-    ``draw_fresh_problems``. Raises UsageError if the endpoint is no plain http(s) address, or the model has no name."""
+    ``draw_fresh_problems``. Raises UsageError if ``endpoint`` is not a plain http(s) address, or ``model`` is blank."""
 
     endpoint: str
     model: OneLine
@@ -67,17 +67,17 @@ class Inquiry(fields.Config):
 
     @staticmethod
     def of(
-        endpoint: str, model: str, task: Task, *, question: str | None = None, examples: int = 0, **choices: Any
+        endpoint: str, model: str, task: Task, *, question: str | None = None, examples: int = 0, **other_fields: Any
     ) -> Inquiry:
-        """Build an inquiry that asks ``question``, by default the task's own, for the answer only, and shows
-        ``examples`` solved problems of the shortest sizes. ``choices`` are further fields."""
+        """Build an inquiry whose instruction is ``question``, by default the task's own, and a request for the answer
+        alone. ``examples`` is the number of solved problems shown, of the shortest sizes."""
         fields.validate(Annotated[int, Range(0, MAX_EXAMPLES)], examples, "--examples")
         shortest = [(size,) * len(task.axes) for size in task.list_smallest_sizes(examples)]
         # The examples use another random stream than the questions, but a short problem may be among both.
         drawn = (draw_fresh_problems(task, size, 1, seed=0, step=0) for size in shortest)
         texts = tuple(next(iterate_texts(task, problem)) for problem in drawn)
-        instruction = f"{question or task.question} {ANSWER_ONLY}"
-        return Inquiry(endpoint.rstrip("/"), model, task, instruction, examples=texts, **choices)
+        instruction = f"{question or task.question} {ANSWER_ONLY_TEXT}"
+        return Inquiry(endpoint.rstrip("/"), model, task, instruction, examples=texts, **other_fields)
 
     @property
     def id(self) -> str:
@@ -104,8 +104,8 @@ class Inquiry(fields.Config):
             turns.append({"role": "assistant", "content": answer})
         return turns[:-1]
 
-    def sampling_parameters(self) -> dict[str, Any]:
-        """Return temperature and token limit, without those that are None: the endpoint then uses its defaults."""
+    def get_sampling_parameters(self) -> dict[str, Any]:
+        """Return temperature and token limit by name, without those that are None and left to the endpoint."""
         options = {"temperature": self.temperature, "max_tokens": self.max_tokens}
         return {name: value for name, value in options.items() if value is not None}
 
@@ -137,9 +137,9 @@ def draw_items(inquiry: Inquiry, sizes: Iterable[AnySize], samples: int) -> list
 
 
 def judge_reply(task: Task, reply: str, right_answer: str) -> Row:
-    """Judge a reply, which is correct if it equals the correct answer except for surrounding white space; a full stop
-    or leading zeros make it wrong. ``answer`` is the reply if it consists of the task's symbols only, else None
-    (chatter)."""
+    """Return a row: ``said``, the reply; ``correct``, whether it equals the right answer, apart from white space around
+    it; and ``answer``, the reply without that white space if it consists of the task's symbols only, else None (the
+    reply is chatter). A full stop or leading zeros make a reply wrong."""
     text = reply.strip()
     separators = {" ", "/"} & set(right_answer)  # of words, and of the lines of a grid
     written = text == right_answer or (text != "" and set(text) <= set("".join(task.symbols)) | separators)
@@ -147,8 +147,8 @@ def judge_reply(task: Task, reply: str, right_answer: str) -> Row:
 
 
 def is_leniently_right(task: Task, reply: str, right_answer: str) -> bool:
-    """Return whether the last possible answer in a reply is correct, ignoring other words, Markdown and LaTeX, and the
-    format of numbers. The model may then know the answer, but not its format."""
+    """Return whether the last possible answer in a reply is right. Other words, Markdown, LaTeX and the format of
+    numbers are ignored: a model may know the answer, but not the required format."""
     # LaTeX's thousands separator, and the minus sign U+2212.
     reply = reply.replace("{,}", ",").replace("\N{MINUS SIGN}", "-")
     if task.answers_numbers:
@@ -171,9 +171,9 @@ def _normalize_number(answer: str) -> str:
 
 
 def score_replies(inquiry: Inquiry, items: Iterable[Item], replies: Mapping[str, Row]) -> list[Row]:
-    """Return a row per size that has replies: ``Score.row`` plus ``asked``, the number of problems, of which ``count``
-    have replies; ``chatter``, the number of replies that are not an answer alone; and ``lenient``, the fraction of
-    replies that end in the correct answer."""
+    """Return a row per size that has replies: ``Score.row`` and three more fields. ``asked`` is the number of problems,
+    of which ``count`` have replies; ``chatter`` is the number of replies that are not an answer alone; ``lenient`` is
+    the fraction of replies that end in the right answer."""
     rows = []
     for sizes, group in groupby(items, lambda item: item.sizes):
         items_of_size = list(group)
@@ -250,7 +250,7 @@ class InquiryRun(InquiryFolder):
         return self.inquiry.outline
 
     def replies(self) -> dict[str, Row]:
-        """Return the rows of ``replies``, by prompt."""
+        """Return the first saved reply to each prompt, by prompt."""
         replies_by_prompt: dict[str, Row] = {}
         for row in self.rows("replies"):
             replies_by_prompt.setdefault(row["prompt"], row)
@@ -263,17 +263,17 @@ class InquiryRun(InquiryFolder):
 
     def sum_token_counts(self) -> dict[str, int]:
         """Return the endpoint's token counts, summed over all replies."""
-        return {name: sum(row[name] for row in self.rows("replies")) for name in TOKEN_COUNTS}
+        return {name: sum(row[name] for row in self.rows("replies")) for name in TOKEN_COUNT_NAMES}
 
 
 def read_token_counts(usage: Any) -> dict[str, int]:
     """Return the token counts that an endpoint reports for a reply, each 0 if it is missing or implausible."""
-    counts = {name: usage.get(name) if isinstance(usage, dict) else None for name in TOKEN_COUNTS}
+    counts = {name: usage.get(name) if isinstance(usage, dict) else None for name in TOKEN_COUNT_NAMES}
     return {name: n if type(n) is int and 0 <= n <= 10**9 else 0 for name, n in counts.items()}
 
 
 def estimate_tokens(inquiry: Inquiry, answers_by_prompt: Mapping[str, str]) -> dict[str, int]:
-    """Estimate the tokens of prompts, and of replies that consist of the right answers."""
+    """Return the estimated token counts of the prompts, and of replies that consist of the right answers alone."""
 
     def count_tokens(text: str) -> int:  # at least 1 token per word, 1 per three digits, 1 per sign
         words = re.findall(r"[^\W\d]+|\d{1,3}|[^\w\s]", text)
@@ -282,4 +282,4 @@ def estimate_tokens(inquiry: Inquiry, answers_by_prompt: Mapping[str, str]) -> d
     texts = [message["content"] for prompt in answers_by_prompt for message in inquiry.build_messages(prompt)]
     asked = sum(4 + count_tokens(text) for text in texts)  # a chat template adds tokens
     replied = sum(1 + count_tokens(right) for right in answers_by_prompt.values())  # one more ends a reply
-    return dict(zip(TOKEN_COUNTS, (asked, replied), strict=True))
+    return dict(zip(TOKEN_COUNT_NAMES, (asked, replied), strict=True))

@@ -11,7 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from lengthwise.api import UsageError, catalog
-from lengthwise.ask.asking import Key, RequestOptions, collect_replies, import_client
+from lengthwise.ask.client import Key, RequestOptions, collect_replies, import_client
 from lengthwise.ask.inquiry import Inquiry, InquiryRun, Item, draw_items, estimate_tokens, score_replies
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Count, NotNegative, Positive, Seed, Size, Whole
@@ -20,7 +20,7 @@ from lengthwise.cli.options import find_recipe, parse_sizes, requested_kind
 from lengthwise.cli.shared import Argument, KindOptions, OutputOptions, ProgressOptions, Words
 from lengthwise.experiment.data import choose_default_sizes
 from lengthwise.experiment.resources import estimate_problems
-from lengthwise.report.tables import language_model_table
+from lengthwise.report.tables import build_language_model_table
 
 
 @dataclass(kw_only=True)
@@ -100,7 +100,7 @@ def _ask(args: Options, inquiry_run: InquiryRun, items: Sequence[Item], request_
     tokens_now, in_all = (f"{count['prompt_tokens']:,} + {count['completion_tokens']:,}" for count in (spent, tokens))
     summary = f"{_format_requests(outcome.request_count)}, tokens in and out: {tokens_now}"
     summary += f"; with earlier calls: {in_all}\n{inquiry_run.folder}"
-    print_result(args, result, *([language_model_table(rows)] if rows else []), Text(summary, overflow="fold"))
+    print_result(args, result, *([build_language_model_table(rows)] if rows else []), Text(summary, overflow="fold"))
     if outcome.missing_count:
         counted = f"{outcome.missing_count} of {len(prompts)} prompts have no reply"
         warn(f"{counted} ({outcome.reason}); the same command continues from here")

@@ -21,12 +21,12 @@ from lengthwise.experiment.data import draw_fresh_problems
 from lengthwise.jobs.pool import JobPool, show_progress
 from lengthwise.report import WORST_FAMILY, curves
 from lengthwise.report.publish import publish
-from lengthwise.report.tables import score_table
+from lengthwise.report.tables import build_score_table
 from lengthwise.report.terminal import plot
 from lengthwise.runs.folder import get_runs_folder
 from lengthwise.runs.run import Run
 from lengthwise.viewer.document import write_page
-from lengthwise.viewer.report import exportable_weights, report_page
+from lengthwise.viewer.report import build_report_page, load_exportable_weights
 
 INTRO = """Two small models learn to add numbers of up to [bold]{top}[/] digits, from the same sums.
   [bold]{looped}[/]    one block that sees a digit's neighbours, applied again and again
@@ -73,11 +73,11 @@ def run(args: Options) -> int:
         show_progress(pool, runs, console, quiet=args.quiet, extra_display=lambda: plot_progress(runs))
     pool.raise_failures()
     files = publish(runs, folder, title=study.title)
-    page = report_page(runs, title=study.title, command="lengthwise demo", models=exportable_weights(runs))
+    page = build_report_page(runs, title=study.title, command="lengthwise demo", models=load_exportable_weights(runs))
     files.append(write_page(str(folder / "page.html"), page))
     if args.json:
         return print_files(args, files, scores={run.recipe.name: run.rows("scores") for run in runs})
-    console.print(plot_lengths(runs), "", score_table(curves(runs)), study.notes, "")
+    console.print(plot_lengths(runs), "", build_score_table(curves(runs)), study.notes, "")
     console.print(show_example_sums(runs), "")
     console.print(Text("Figures and tables", "bold"), *(f"  {file}" for file in files), "", sep="\n")
     next_steps = Text("What to type next", "bold"), NEXT.format(run=runs[0].folder)
@@ -101,7 +101,7 @@ def plot_lengths(runs: Sequence[Run]) -> RenderableType:
     """Plot exact match against digits, for the digits that were measured."""
     measured = [curve for curve in curves(runs) if curve.problems in ("uniform", WORST_FAMILY)]
     labels = [curve.label if curve.problems == "uniform" else f"{curve.label}, {WORST_FAMILY}" for curve in measured]
-    points = [[(point.length, point.mean) for point in curve.diagonal()] for curve in measured]
+    points = [[(point.length, point.mean) for point in curve.diagonal] for curve in measured]
     lengths = dict(zip(labels, points, strict=True))
     top = runs[0].recipe.lengths.top
     return plot(lengths, "digits", top)

@@ -27,7 +27,14 @@ from lengthwise.evaluation import families
 from lengthwise.evaluation.attack import measure_anatomy
 from lengthwise.evaluation.scores import MAX_SAMPLES, SAMPLES, check_precision
 from lengthwise.experiment.data import choose_default_sizes
-from lengthwise.report.tables import MAX_BLOCKS, anatomy_table, detail_table, family_table, map_table, worst_table
+from lengthwise.report.tables import (
+    MAX_BLOCKS_PER_SIDE,
+    build_anatomy_table,
+    build_detail_table,
+    build_family_table,
+    build_map_table,
+    build_worst_table,
+)
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.hub import PREFIX
 from lengthwise.runs.run import Run, choose_device, find_weights_folder, load
@@ -131,8 +138,9 @@ def _measure_and_print(
         for score in measure(missing_sizes, missing_rules, label=label, **uniform):
             rows += save_scores([score])
     by_rule = group_by(rows, lambda row: row["stopping"]).values() if args.grid else []
-    maps = [map_table(cells, tops) for cells in by_rule if len(cells) > MAX_BLOCKS**2]  # large grids, in blocks
-    tables: list[Any] = maps or [detail_table(rows, tops)]
+    large = [cells for cells in by_rule if len(cells) > MAX_BLOCKS_PER_SIDE**2]  # shown in blocks
+    maps = [build_map_table(cells, tops) for cells in large]
+    tables: list[Any] = maps or [build_detail_table(rows, tops)]
     other = args.uniform_only or args.grid or args.hard or args.natural or args.family
     if args.families or (recipe.task.families and not other):
         options["samples"] = families.family_samples(samples)
@@ -153,7 +161,7 @@ def _measure_and_print(
         parts.append(measure_anatomy(weights, size, stopping=rules[0], samples=samples, kind=kind, seed=seed))
         if run_folder:
             run_folder.append_new("anatomy", parts[-1])
-    return print_result(args, {"scores": rows, "anatomy": parts}, *tables, "", anatomy_table(parts))
+    return print_result(args, {"scores": rows, "anatomy": parts}, *tables, "", build_anatomy_table(parts))
 
 
 def _build_family_tables(
@@ -164,9 +172,9 @@ def _build_family_tables(
     rules = list(dict.fromkeys(row["stopping"] for row in rows))
     for rule in rules:
         by_rule = [[row for row in kind_rows if row["stopping"] == rule] for kind_rows in (uniform_rows, rows)]
-        rule_tables = [worst_table([*by_rule[0], *by_rule[1]], tops)]
+        rule_tables = [build_worst_table([*by_rule[0], *by_rule[1]], tops)]
         if all_families and any(row["problems"] != "every" for row in by_rule[1]):  # a task may have no families
-            rule_tables.append(family_table(by_rule[1], tops))
+            rule_tables.append(build_family_table(by_rule[1], tops))
         for table in rule_tables if len(rules) > 1 else ():
             table.title = rule
         tables += rule_tables

@@ -11,7 +11,7 @@ from lengthwise.api import UsageError, stream
 from lengthwise.cli.console import print_result
 from lengthwise.cli.shared import Argument, OutputOptions, Several
 from lengthwise.evaluation.attack import prompt_texts
-from lengthwise.report.card import model_card
+from lengthwise.report.card import build_model_card
 from lengthwise.runs.folder import RunFolder, require_run
 from lengthwise.runs.hub import parse_address, push_weights
 from lengthwise.runs.run import find_weights_folder, load
@@ -42,7 +42,7 @@ def run(args: Options) -> int:
     (example,) = prompt_texts(task, task.sample(torch.tensor([list(recipe.sizes(size))]), stream(0, "card")))
     controls = [RunFolder(require_run(name)) for name in args.controls]
     options = {"license_": args.license, "example": example, "controls": controls}
-    card = model_card(RunFolder(folder), where.repository, **options)
+    card = build_model_card(RunFolder(folder), where.repository, **options)
     if args.dry_run:
         if not args.json:
             print(card)  # printed without rich, which would wrap its lines

@@ -16,14 +16,14 @@ from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Size
 from lengthwise.cli.console import announce_duration, has_code_changed, print_files, save_page, show_elapsed, warn
 from lengthwise.cli.shared import Arguments, OutputOptions, ProgressOptions
-from lengthwise.report import all_curves, by_recipe, drop_repeated_folders
-from lengthwise.report.card import card_table, score_card
+from lengthwise.report import build_all_curves, by_recipe, drop_repeated_folders
+from lengthwise.report.card import build_card_table, build_score_card
 from lengthwise.report.comparisons import PooledComparison
-from lengthwise.report.matrix import matrix_rows, matrix_table, publish_matrix
+from lengthwise.report.matrix import build_matrix_rows, build_matrix_table, publish_matrix
 from lengthwise.report.publish import publish, publish_depth, redraw_figures
 from lengthwise.report.results_folder import is_results_folder, read_figures_json, read_inquiries, read_published_runs
-from lengthwise.report.style import FORMATS, KNOWN_FORMATS
-from lengthwise.report.tables import depth_rows, row_table, score_table
+from lengthwise.report.style import KNOWN_FORMATS, PNG_ONLY
+from lengthwise.report.tables import build_depth_rows, build_row_table, build_score_table
 from lengthwise.runs.folder import (
     SHIPPED,
     InquiryFolder,
@@ -78,10 +78,10 @@ def run(args: Options) -> int:
     if args.matrix:  # architectures × tasks, from run folders and from the runs in folders of results
         runs = [run for folder in folders for run in read_published_runs(folder)]
         runs += [_open_run(name) for name in args.runs if Path(name) not in folders]
-        rows = matrix_rows(drop_repeated_folders(runs))
+        rows = build_matrix_rows(drop_repeated_folders(runs))
         with show_elapsed("the matrix", quiet=args.quiet):
             files = publish_matrix(rows, Path(args.out or "figures"), **_parse_figure_options(args))
-        return print_files(args, files, matrix_table(rows), matrix=rows)
+        return print_files(args, files, build_matrix_table(rows), matrix=rows)
     if folders and args.html:
         if len(folders) < len(args.runs):
             raise UsageError("--html takes either folders of results or runs, not both")
@@ -122,7 +122,7 @@ def run(args: Options) -> int:
 
 def _parse_figure_options(args: Options) -> dict[str, Any]:
     """Return the width and formats of figures. Raises UsageError if a format is unknown."""
-    formats = tuple(dict.fromkeys(args.formats.split(","))) if args.formats else FORMATS
+    formats = tuple(dict.fromkeys(args.formats.split(","))) if args.formats else PNG_ONLY
     if wrong := [name for name in formats if name not in KNOWN_FORMATS]:
         raise UsageError(f"--formats: {quote_value(wrong[0])} is not one of {', '.join(KNOWN_FORMATS)}")
     return {"width": args.width or "page", "formats": formats}
@@ -158,11 +158,11 @@ def _write_report(args: Options, runs: Sequence[RunFolder], inquiries: Sequence[
         options = _parse_figure_options(args) | {"inquiries": inquiries, "operations_per_step": operations_per_step}
         files = publish(runs, Path(args.out or "figures"), **options)
     scores, replied = ([row for source in group for row in source.rows("scores")] for group in (runs, inquiries))
-    cards = score_card(runs, operations_per_step) if runs else []
-    lines = all_curves(runs, inquiries)
+    cards = build_score_card(runs, operations_per_step) if runs else []
+    lines = build_all_curves(runs, inquiries)
     advice = next((run.measure_advice for run in runs), "`lengthwise evaluate RUN` measures a run")
-    shown = [score_table(lines) if lines else f"no scores yet: {advice}"]
-    shown += ["", card_table(cards)] if scores else []
+    shown = [build_score_table(lines) if lines else f"no scores yet: {advice}"]
+    shown += ["", build_card_table(cards)] if scores else []
     result: dict[str, Any] = {"scores": scores + replied, "cards": cards}
     if args.table:
         result["latex"] = latex = PooledComparison(runs).to_latex()
@@ -197,11 +197,11 @@ def _write_page(
     args: Options, html: str, runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder], **options: Any
 ) -> int:
     """Write one page of all results, with as many of the runs' models as fit, which run in the browser."""
-    from lengthwise.viewer.report import exportable_weights, report_page
+    from lengthwise.viewer.report import build_report_page, load_exportable_weights
 
     command = shlex.join(["lengthwise", "report", *args.runs, "--html", html])
     with show_elapsed("a page: examples and an attack", quiet=args.quiet):
-        page = report_page(runs, inquiries, command=command, models=exportable_weights(runs), **options)
+        page = build_report_page(runs, inquiries, command=command, models=load_exportable_weights(runs), **options)
     return save_page(args, html, page)
 
 
@@ -229,5 +229,5 @@ def _report_stopping(args: Options, runs: Sequence[Run]) -> int:
             rows = measure_depths(run, sizes, samples, progress, device=choose_device(args.device or "auto"))
         path = Path(args.out or "figures") / f"stopping-{run.folder.name}"
         files += publish_depth(rows, path, **_parse_figure_options(args))
-        loop_rows += [{"recipe": run.recipe.name} | row for row in depth_rows(rows)]
-    return print_files(args, files, row_table(loop_rows), loops=loop_rows)
+        loop_rows += [{"recipe": run.recipe.name} | row for row in build_depth_rows(rows)]
+    return print_files(args, files, build_row_table(loop_rows), loops=loop_rows)

@@ -26,11 +26,11 @@ from lengthwise.evaluation.families import family_samples, measure_sealed
 from lengthwise.experiment.data import fixed_set
 from lengthwise.jobs.pool import JobPool, show_progress
 from lengthwise.report import curves
-from lengthwise.report.card import card_table, score_card
-from lengthwise.report.matrix import matrix_rows, matrix_table, publish_matrix
+from lengthwise.report.card import build_card_table, build_score_card
+from lengthwise.report.matrix import build_matrix_rows, build_matrix_table, publish_matrix
 from lengthwise.report.publish import publish, publish_depth, publish_distribution, publish_overview, publish_parameters
 from lengthwise.report.results_folder import is_results_folder, read_published_runs
-from lengthwise.report.tables import score_table, summary_rows, summary_table
+from lengthwise.report.tables import build_score_table, build_summary_rows, build_summary_table
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.run import Run
 from lengthwise.training.arithmetic import check_matmul, computation_settings
@@ -150,7 +150,7 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
         matrix_runs += [run for run in reported if not isinstance(run, Run) or run.done]
         files += _publish_panel(args, panel, reported, panel_folder, operations_per_step)
         if panel.claims or panel.further_rules:
-            summary = summary_rows(panel.title, curves(reported), panel.sizes, panel.claims)
+            summary = build_summary_rows(panel.title, curves(reported), panel.sizes, panel.claims)
             write_csv(panel_folder / "summary.csv", summary)
             files, rows = [*files, panel_folder / "summary.csv"], rows + summary
     if study.highlight:
@@ -159,14 +159,17 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
     claims = dict.fromkeys(claim for panel in study.panels for claim in panel.claims)
     files += publish_parameters(all_runs, list(claims), folder)
     matrix_runs = [*_read_runs_of_other_tasks(folder, study), *matrix_runs] if study.matrix else matrix_runs
-    cells = matrix_rows(matrix_runs) if study.matrix else []
+    cells = build_matrix_rows(matrix_runs) if study.matrix else []
     files += publish_matrix(cells, folder, title=study.title) if cells else []
-    table = summary_table(rows) if rows else matrix_table(cells) if cells else score_table(curves(all_runs))
-    cards = score_card(all_runs, operations_per_step)
+    if rows:
+        table = build_summary_table(rows)
+    else:
+        table = build_matrix_table(cells) if cells else build_score_table(curves(all_runs))
+    cards = build_score_card(all_runs, operations_per_step)
     scores = [row for run in all_runs for row in run.rows("scores")]
     result: dict[str, Any] = {"summary": rows, "scores": scores, "cards": cards}
     result |= {"matrix": cells} if cells else {}
-    return print_files(args, files, table, "", card_table(cards), study.notes, **result)
+    return print_files(args, files, table, "", build_card_table(cards), study.notes, **result)
 
 
 def _read_runs_of_other_tasks(folder: Path, study: Study) -> list[RunFolder]:

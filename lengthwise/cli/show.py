@@ -64,7 +64,7 @@ def _write_page(args: Options, html: str) -> int:
     """Write the page that runs weights loop by loop; further weights are shown for comparison."""
     from lengthwise.runs.run import load
     from lengthwise.training.arithmetic import computation_settings
-    from lengthwise.viewer.viewer import viewer_page
+    from lengthwise.viewer.viewer import build_viewer_page
 
     if args.all or args.measure:
         raise UsageError("show --html writes a page of weights; --all and --measure apply only to recipes")
@@ -75,7 +75,7 @@ def _write_page(args: Options, html: str) -> int:
     check_writable("--html", Path(html))
     label = f"{', '.join(model.name for model in models)}: examples and an attack"
     with computation_settings(1), show_elapsed(label):
-        page = viewer_page(models, [text.strip() for text in args.problem])
+        page = build_viewer_page(models, [text.strip() for text in args.problem])
     return save_page(args, html, page, models=names)
 
 

@@ -25,7 +25,13 @@ from lengthwise.experiment.recipe import ChosenOn, Recipe, change_recipe, check_
 from lengthwise.jobs.pool import JobPool, show_progress
 from lengthwise.jobs.search import Axis, Point, Search, generate_grid_points, load_optuna, parse_axes
 from lengthwise.report.style import save
-from lengthwise.report.sweep import compute_importances, importance_table, rank_trials, sweep_figure, trials_table
+from lengthwise.report.sweep import (
+    build_importance_table,
+    build_trials_table,
+    compute_importances,
+    draw_sweep_figure,
+    rank_trials,
+)
 from lengthwise.runs.folder import Folder, get_runs_folder
 from lengthwise.runs.run import Run
 from lengthwise.training.trainer import try_training
@@ -222,9 +228,9 @@ def _report_trials(args: Options, sweep: Sweep, folder: Path, trials: Sequence[R
     write_json(folder / "mattered.json", {"fields": parts})
     write(folder / "best.json", (chosen.json() + "\n").encode())
     title = f"{sweep.recipe.name}: {len(trials)} trials, chosen on {', '.join(map(str, sweep.sizes))}"
-    files = save(sweep_figure(trials, ranges, title), folder / "sweep")
+    files = save(draw_sweep_figure(trials, ranges, title), folder / "sweep")
     files += [folder / name for name in ("trials.csv", "mattered.json", "best.json")]
     result = {"best": fields.encode(chosen), "trials": trials, "mattered": parts}
     changes = " ".join(f"{path}={value}" for path, value in best["values"].items())
     note = f"best: {changes}  (lengthwise train {folder / 'best.json'})"
-    return print_files(args, files, trials_table(trials), "", importance_table(parts), note, **result)
+    return print_files(args, files, build_trials_table(trials), "", build_importance_table(parts), note, **result)

@@ -22,7 +22,7 @@ from lengthwise.cli.shared import PlanOptions, RecipeOptions, Texts, TrainingOpt
 from lengthwise.jobs.launchers import Launcher, Local
 from lengthwise.jobs.pool import JobPool, show_progress
 from lengthwise.report import curves
-from lengthwise.report.tables import score_table
+from lengthwise.report.tables import build_score_table
 from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run, choose_device, find_weights_folder, read_recipe
 from lengthwise.runs.tracking import check_trackers, send_to_trackers
@@ -163,7 +163,8 @@ def _print_runs(args: Options, runs: Sequence[Run]) -> None:
         matmul = about.get("matmul", "fp32")
         time = seconds + f", products in {matmul}" * (matmul != "fp32") if run.done else DIVERGED
         lines.append(Text.assemble((str(run.folder), "dim"), f"  {time}"))
-    table = [score_table(curves(runs))] if any(entry["scores"] for entry in result) else []  # --samples 0: no scores
+    has_scores = any(entry["scores"] for entry in result)  # none with --samples 0
+    table = [build_score_table(curves(runs))] if has_scores else []
     print_result(args, result, *table, *lines)
 
 

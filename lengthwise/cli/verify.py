@@ -16,7 +16,7 @@ from lengthwise.cli.console import print_result
 from lengthwise.cli.options import parse_sizes
 from lengthwise.cli.shared import Argument, ComputeOptions, OutputOptions, ProgressOptions
 from lengthwise.report.fitted_table import FittedTable
-from lengthwise.report.tables import worst_table
+from lengthwise.report.tables import build_worst_table
 from lengthwise.runs.hub import REQUIRED_FILES
 from lengthwise.runs.run import choose_device, find_weights_folder, get_weights_name, load
 from lengthwise.training.arithmetic import computation_settings
@@ -81,7 +81,7 @@ def _print_record(args: Options, record: dict[str, Any], file_note: str) -> int:
     table = FittedTable("check", "verdict", "finding", title=title)
     for check in record["checks"]:
         table.add_row(check["name"], Text(check["verdict"], STYLES[check["verdict"]]), Text(check["told"]))
-    scores = worst_table(record["scores"], tuple(map(int, about["trained_to"].split("x"))))
+    scores = build_worst_table(record["scores"], tuple(map(int, about["trained_to"].split("x"))))
     uniform = record["longest_uniform"] or "none"
     longest = f"longest solved: {record['longest'] or 'none'}; on uniform problems alone: {uniform}"
     if record["left_out"]:

@@ -1,7 +1,7 @@
 """Turn rows into tables and figures. Reports read only files: nothing here imports a task, a model, a client or torch.
 
     curves(runs) → Curve     one per recipe, set of problems and stopping rule, with all its seeds
-    Curve.points() → Point   one per size: the mean over seeds, with a band
+    Curve.points → Point     one per size: the mean over seeds, with a band
 
 ``tables`` formats curves for the terminal, ``csv_files`` writes CSV, ``terminal`` plots with characters, the modules
 named ``…_figure`` plot with matplotlib in one ``style``; ``publish`` writes all of these into a folder.
@@ -35,7 +35,7 @@ from lengthwise.base.score_rows import (
 )
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder
 
-TRAINED = "▪"  # marks a size within the training range
+TRAINED_MARK = "▪"  # in front of a size within the training range
 WORST_FAMILY = "worst family"  # the ``problems`` of a curve that takes the worst family at each size
 
 AnyFolder = TypeVar("AnyFolder", RunFolder, InquiryFolder)
@@ -50,10 +50,10 @@ class Point:
     mean: float
     low: float  # exact match of the worst seed; of a single seed, the lower end of Wilson's 95 % interval
     high: float  # exact match of the best seed, or the interval's upper end
-    error: float | None  # standard error of the mean over seeds; None for a single seed
-    seeds: int
-    solved_seeds: int  # number of seeds with exact match of SOLVED (.99) or more
-    count: int  # problems per seed, repeated ones counted once; the minimum over seeds
+    standard_error: float | None  # of the mean over seeds; None for a single seed
+    seed_count: int
+    solved_seed_count: int  # seeds with exact match of SOLVED (.99) or more
+    problem_count: int  # problems per seed, repeated ones counted once; the minimum over seeds
     families: tuple[str, ...] = ()  # families of structured problems; if some have wrong answers, only those
 
     @property
@@ -74,7 +74,7 @@ class Curve:
     rows_by_seed: Mapping[SeedPair, Sequence[Row]]
     chosen_on: tuple[int, ...] = ()  # sizes that the recipe may have been selected on; empty if unknown
     top_per_axis: tuple[int, ...] = ()  # the largest size trained on, per axis
-    diverged_seeds: int = 0  # seeds whose loss became NaN or infinite
+    diverged_seed_count: int = 0  # seeds whose loss became NaN or infinite
     own_rule: str = ""  # the recipe's own stopping rule
 
     @property
@@ -82,16 +82,13 @@ class Curve:
         """The largest size trained on, per axis; by default ``top`` on every axis."""
         return self.top_per_axis or (self.top,) * len(self.axes)
 
-    def points(self) -> list[Point]:
-        """Return one point per size, smallest first. Each point averages the seeds that were measured at its size."""
-        return [*self._points]
-
     @cached_property
     def _latest_rows(self) -> list[Row]:
         return [row for rows in self.rows_by_seed.values() for row in select_reported_rows(rows)]
 
     @cached_property
-    def _points(self) -> Sequence[Point]:
+    def points(self) -> Sequence[Point]:
+        """One point per size, smallest first. Each point averages the seeds that were measured at its size."""
         points = []
         for sizes, rows in sorted(group_by(self._latest_rows, lambda row: tuple(row["sizes"])).items()):
             scores = [row["exact"] for row in rows]
@@ -105,11 +102,12 @@ class Curve:
             points.append(Point(sizes, statistics.fmean(scores), low, high, error, len(rows), solved, count, families))
         return points
 
+    @property
     def diagonal(self) -> list[Point]:
-        """Return the points with equal sizes on all axes, except that an axis trained to less than ``top`` is limited
-        to its largest training size."""
+        """The points with equal sizes on all axes, except that an axis trained to less than ``top`` is limited to its
+        largest training size."""
         short = [top if top < self.top else math.inf for top in self.tops]
-        return [point for point in self.points() if point.sizes == tuple(min(point.length, top) for top in short)]
+        return [point for point in self.points if point.sizes == tuple(min(point.length, top) for top in short)]
 
     def has_all_problems(self) -> bool:
         """Return True if every seed was measured on all problems of the training length."""
@@ -140,7 +138,7 @@ def curves(runs: Iterable[RunFolder]) -> list[Curve]:
                 seeds.setdefault((run.outline.seed, run.outline.data_seed), []).append(row)
         first = group[0].outline
         facts: dict[str, Any] = {"chosen_on": first.looked_at, "top_per_axis": first.tops, "own_rule": first.stopping}
-        facts["diverged_seeds"] = sum(run.diverged for run in group)
+        facts["diverged_seed_count"] = sum(run.diverged for run in group)
         # Single families come last; within both groups the recipe's own rule comes first.
         for problems, stopping in sorted(kinds, key=lambda kind: (_is_family(kind[0]), kind[1] != first.stopping)):
             seeds = kinds[problems, stopping]
@@ -152,15 +150,15 @@ def curves(runs: Iterable[RunFolder]) -> list[Curve]:
     return drawn
 
 
-def all_curves(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) -> list[Curve]:
+def build_all_curves(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) -> list[Curve]:
     """Return the curves of runs with scores, then those of the language models in ``inquiries``."""
     measured = any(run.rows("scores") for run in runs)
-    return (curves(runs) if measured else []) + language_model_curves(inquiries)
+    return (curves(runs) if measured else []) + build_language_model_curves(inquiries)
 
 
-def language_model_curves(folders: Iterable[InquiryFolder]) -> list[Curve]:
-    """Return a curve for each language model that has scores. If several folders hold one model's answers to the same
-    problems, each curve is labelled by its folder's name."""
+def build_language_model_curves(folders: Iterable[InquiryFolder]) -> list[Curve]:
+    """Return a curve per folder that has scores, labelled by the language model's name. Folders of one model and set of
+    problems are labelled by their own names."""
     folders = list(folders)
     shared = Counter((folder.outline.model, folder.outline.problems) for folder in folders)
     drawn = []
@@ -191,7 +189,7 @@ def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
     return dict(zip(labels, groups, strict=True))
 
 
-def own_scores(run: RunFolder) -> list[Row]:
+def select_own_scores(run: RunFolder) -> list[Row]:
     """Return the latest scores of a run under its recipe's own stopping rule."""
     return [row for row in select_reported_rows(run.rows("scores")) if row["stopping"] == run.outline.stopping]
 
@@ -202,61 +200,61 @@ def drop_repeated_folders(folders: Iterable[AnyFolder]) -> list[AnyFolder]:
 
 
 def describe_misfit(exact_at_training_length: float | None, size: int | str) -> str:
-    """Return a warning if exact match at the training length was measured and is below .99; otherwise an empty text."""
+    """Return a warning if exact match at the training length is below .99; empty if not, or if it was not measured."""
     # Rounded, because the mean of .98, .99 and 1 may be one bit less than .99.
     if exact_at_training_length is None or round(exact_at_training_length, 9) >= SOLVED:
         return ""
     return f"not fitted: {format_share(min(exact_at_training_length, SOLVED - 0.001), 3)} at {size}"  # never 0.990
 
 
-def training_warnings(exact_at_training_length: float | None, size: int | str, diverged_seeds: int) -> str:
-    """Return the warning of ``describe_misfit`` and the number of diverged seeds as text, which may be empty."""
-    seeds = f"{diverged_seeds} seed{'s' * (diverged_seeds > 1)} {DIVERGED}" if diverged_seeds else ""
+def format_training_warnings(exact_at_training_length: float | None, size: int | str, diverged_seed_count: int) -> str:
+    """Return the warning of ``describe_misfit`` and the number of diverged seeds, if any, joined by a comma."""
+    seeds = f"{diverged_seed_count} seed{'s' * (diverged_seed_count > 1)} {DIVERGED}" if diverged_seed_count else ""
     return ", ".join(part for part in (describe_misfit(exact_at_training_length, size), seeds) if part)
 
 
-def scores_at_training_length(curves: Iterable[Curve]) -> dict[str, float]:
-    """Return exact match at the training length by recipe, under the stopping rule that is best there. Scores on all
-    problems of that size take precedence over scores on uniform problems."""
+def find_scores_at_training_length(curves: Iterable[Curve]) -> dict[str, float]:
+    """Return each recipe's exact match at the training length, the highest over stopping rules. Scores on all problems
+    of this length take precedence over scores on uniform problems."""
     best_fits: dict[str, dict[str, float]] = {"uniform": {}, WORST_FAMILY: {}}
     for curve in curves:
         if curve.problems == "uniform" or (curve.problems == WORST_FAMILY and curve.has_all_problems()):
-            fit = next((point.mean for point in curve.diagonal() if point.length == curve.top), None)
+            fit = next((point.mean for point in curve.diagonal if point.length == curve.top), None)
             if fit is not None:
                 best = best_fits[curve.problems]
                 best[curve.label] = max(fit, best.get(curve.label, 0.0))
     return best_fits["uniform"] | best_fits[WORST_FAMILY]
 
 
-def warnings_by_recipe(curves: Sequence[Curve]) -> dict[str, str]:
-    """Return ``training_warnings`` by recipe. If exact match was measured on all problems of the training length, the
-    warning states this."""
-    fits = scores_at_training_length(curves)
+def collect_warnings_by_recipe(curves: Sequence[Curve]) -> dict[str, str]:
+    """Return the text of ``format_training_warnings`` by recipe. If exact match was measured on all problems of the
+    training length, the text states this."""
+    fits = find_scores_at_training_length(curves)
     exhaustive = {curve.label for curve in curves if curve.problems == WORST_FAMILY and curve.has_all_problems()}
     warnings = {}
     for curve in curves:
         top = f"{curve.top} ({format_problem_kind('every')})" if curve.label in exhaustive else curve.top
-        warnings[curve.label] = training_warnings(fits.get(curve.label), top, curve.diverged_seeds)
+        warnings[curve.label] = format_training_warnings(fits.get(curve.label), top, curve.diverged_seed_count)
     return warnings
 
 
 def name_curves(curves: Sequence[Curve]) -> list[str]:
-    """Return a unique name per curve: its label; its stopping rule and problems where these differ between curves; and
-    a warning if the recipe has not learned its training length, or some seeds diverged."""
-    warnings = warnings_by_recipe(curves)
+    """Return a unique name per curve: its label; its stopping rule and problems, if these differ between curves; and a
+    warning if exact match at the training length is below .99 or some seeds diverged."""
+    warnings = collect_warnings_by_recipe(curves)
     rules = {curve.stopping for curve in curves if curve.stopping}
     sets = {curve.problems for curve in curves}
     names: list[str] = []
     for curve in curves:
-        rule = rule_text(curve.stopping) if len(rules) > 1 else ""
+        rule = format_rule(curve.stopping) if len(rules) > 1 else ""
         several = len(sets) > 1 and curve.problems != "uniform"
         problems = curve.problems if several or _is_family(curve.problems) else ""
         names.append(", ".join(filter(None, [curve.label, rule, problems, warnings[curve.label]])))
     return names
 
 
-def rule_text(stopping: str) -> str:
-    """Format a stopping rule for headings and names, such as After(loops=8) as ``after 8 loops``."""
+def format_rule(stopping: str) -> str:
+    """Return a stopping rule as text for headings and names: After(loops=8) becomes ``after 8 loops``."""
     match = re.fullmatch(r"After\(loops=(\d+)\)", stopping)
     return f"after {match[1]} loop{'s' * (match[1] != '1')}" if match else stopping
 

@@ -29,14 +29,14 @@ from lengthwise.base.score_rows import (
     select_uniform_rows,
     select_worst_row,
 )
-from lengthwise.report import by_recipe, describe_misfit, own_scores
+from lengthwise.report import by_recipe, describe_misfit, select_own_scores
 from lengthwise.report.fitted_table import FittedTable
 from lengthwise.runs.folder import DIVERGED, RunFolder
 
 MIN_PROBLEMS = 381  # to solve a size: with fewer problems, the 95 % interval starts below SOLVED even if all are right
 
 
-def score_card(runs: Sequence[RunFolder], operations_per_step: Mapping[str, float] | None = None) -> list[Row]:
+def build_score_card(runs: Sequence[RunFolder], operations_per_step: Mapping[str, float] | None = None) -> list[Row]:
     """Return a row per recipe, from seeds measured by its own stopping rule. ``longest``: for each seed the largest
     size it solves, or "diverged". A size is solved if two values are 0.99 or more: the lower end of the 95 % interval
     of exact match on uniform problems (which takes at least 381 problems), and exact match on every family measured. No
@@ -49,12 +49,11 @@ def score_card(runs: Sequence[RunFolder], operations_per_step: Mapping[str, floa
     for label, group in by_recipe(runs).items():
         first = group[0].outline
         diverged = [run for run in group if run.diverged]
-        failed = [DIVERGED] * len(diverged)
         # Without scores on uniform problems, a seed's longest size is unknown.
-        measured = [own_scores(run) for run in group if run not in diverged]
+        measured = [select_own_scores(run) for run in group if run not in diverged]
         own = [scores for scores in measured if select_uniform_rows(scores)]
-        longest = [_longest_solved(rows, first.tops, families=True) for rows in own]
-        longest_uniform = [_longest_solved(rows, first.tops, families=False) for rows in own]
+        longest = [_find_longest_solved_size(rows, first.tops, families=True) for rows in own]
+        longest_uniform = [_find_longest_solved_size(rows, first.tops, families=False) for rows in own]
         fits = [row["exact"] for rows in own for row in select_training_length_rows(rows, first.tops)]
         abouts = [about for run in group if (about := run.about())]
         beyond = [size is not None and not is_within_training_sizes(size, first.tops) for size in longest]
@@ -62,6 +61,7 @@ def score_card(runs: Sequence[RunFolder], operations_per_step: Mapping[str, floa
         families = [row for rows in own for row in select_worst_families(rows)]
         within = [row for row in families if is_within_training_sizes(row["sizes"], first.tops)]
         low = select_worst_row([row for row in within if row["exact"] < SOLVED] or families) if families else None
+        failed = [DIVERGED] * len(diverged)
         rows.append(
             {
                 "recipe": label,
@@ -82,7 +82,7 @@ def score_card(runs: Sequence[RunFolder], operations_per_step: Mapping[str, floa
     return rows
 
 
-def _longest_solved(scores: Sequence[Row], tops: Sizes, *, families: bool) -> Sizes | None:
+def _find_longest_solved_size(scores: Sequence[Row], tops: Sizes, *, families: bool) -> Sizes | None:
     """Return the longest size that is solved on uniform problems and, with ``families``, on all families, or None."""
     lowest = {tuple(row["sizes"]): row for row in select_worst_families(scores)} if families else {}
     longest = None
@@ -99,25 +99,25 @@ def _longest_solved(scores: Sequence[Row], tops: Sizes, *, families: bool) -> Si
     return longest
 
 
-def card_table(rows: Sequence[Row]) -> Table:
+def build_card_table(rows: Sequence[Row]) -> Table:
     """Return the score card as a terminal table, of one or more rows."""
     caption = (
         f"longest: the largest size solved, per seed: {SOLVED} or more at the lower end of the 95 % interval (from "
         f"{MIN_PROBLEMS} problems on) and on every family; seeds beyond: those that solve a size longer than in "
         "training"
     )
-    table = FittedTable(*card_cells(rows[0]), caption=caption)
+    table = FittedTable(*format_card_cells(rows[0]), caption=caption)
     for row in rows:
-        table.add_row(*card_cells(row).values())
+        table.add_row(*format_card_cells(row).values())
     return table
 
 
 def format_sizes(sizes: Iterable[Any]) -> str:
-    """Join sizes with commas; a missing size becomes a dash."""
+    """Return sizes as text, joined by commas; a missing size becomes a dash."""
     return ", ".join(str(size) if size else "–" for size in sizes) or "–"
 
 
-def card_cells(row: Row) -> dict[str, str]:
+def format_card_cells(row: Row) -> dict[str, str]:
     """Return the cells of a row of the score card, by heading; a dash stands for an unknown value."""
     unfit, low = describe_misfit(row.get("fit"), row["trained_to"]), row.get("worst")
     parameters, operations, seconds = row["parameters"], row["operations"], row["cpu_s"]
@@ -149,10 +149,10 @@ PAPERS_BY_KIND = {  # papers, by the kind of part that they introduced
 }
 
 
-def model_card(run: RunFolder, repository: str, *, license_: str, example: str, controls: Sequence[RunFolder]) -> str:
+def build_model_card(run: RunFolder, repository: str, *, license_: str, example: str, controls: list[RunFolder]) -> str:
     """Return the model card of a run's weights in ``repository``: Markdown with the Hub's metadata in front.
     ``example`` is a prompt; ``controls`` are other runs for comparison."""
-    outline, rows, about = run.outline, own_scores(run), run.about()
+    outline, rows, about = run.outline, select_own_scores(run), run.about()
     uniform = select_uniform_rows(rows)
     text = ["---", f"license: {license_}", "library_name: lengthwise"]
     text += [f"tags: [length-generalization, algorithmic-reasoning, {outline.task}]"]
@@ -171,11 +171,11 @@ def model_card(run: RunFolder, repository: str, *, license_: str, example: str, 
         f"lengthwise solve hf:{repository} '{example}'",
         f"lengthwise verify hf:{repository}",
         *("```", "", "## Exact match", ""),
-        *(_score_lines(rows, outline.tops) if rows else ["Not measured."]),
+        *(_write_score_lines(rows, outline.tops) if rows else ["Not measured."]),
         "",
     ]
     if controls:
-        first, *others = map(card_cells, score_card([run, *controls]))
+        first, *others = map(format_card_cells, build_score_card([run, *controls]))
         table = [first, ["---"] * len(first), *(cells.values() for cells in (first, *others))]
         text += ["## Controls", "", *(f"| {' | '.join(cells)} |" for cells in table), ""]
     text += ["## Training", ""]
@@ -195,8 +195,8 @@ def model_card(run: RunFolder, repository: str, *, license_: str, example: str, 
     return "\n".join(text) + "\n"
 
 
-def _score_lines(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
-    """Yield a Markdown table, exact match on uniform problems and the worst family by size, and notes, line by line."""
+def _write_score_lines(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
+    """Yield lines of Markdown: a table of exact match on uniform problems and the worst family by size, and notes."""
     uniform = select_uniform_rows(rows)
     structured = group_family_rows(rows)
     lowest = {tuple(row["sizes"]): row for row in select_worst_families(rows)}

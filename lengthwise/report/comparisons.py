@@ -1,5 +1,5 @@
-"""Scores in the Python API, to print, plot, compare and convert to a data frame; and runs pooled by recipe: the mean
-over seeds, and how the mean of each recipe differs from that of the first."""
+"""Scores and comparisons in the Python API, which can be printed, plotted and converted to data frames. A comparison
+shows scores side by side, or each recipe's mean over seeds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lengthwise.base.score_rows import (
     list_interval_notes,
     list_loop_notes,
 )
-from lengthwise.report import TRAINED, WORST_FAMILY, curves, warnings_by_recipe
+from lengthwise.report import TRAINED_MARK, WORST_FAMILY, collect_warnings_by_recipe, curves
 from lengthwise.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from lengthwise.report.style import Width
 
-ONE_SEED = "one seed"
+ONE_SEED_NOTE = "one seed"
 MAX_SIZE_COLUMNS = 8  # maximum number of size columns of a pooled comparison
-_ESCAPES = str.maketrans(
+_LATEX_ESCAPES = str.maketrans(
     {mark: f"\\{mark}" for mark in "&%$#_{}"}
     | {"–": "--", "−": "$-$", "…": r"\dots{}", ">": "$>$", "<": "$<$", "\\": r"\textbackslash{}"}
 )
@@ -71,8 +71,7 @@ class Scores(PrintedTable, list[Score]):
         return to_data_frame(rows)
 
     def plot(self, title: str | None = None) -> Figure:
-        """Draw exact match against length, or a heat map of pairs of sizes, as ``report`` does. Raises UsageError
-        without scores."""
+        """Draw exact match against length, or a heat map over two sizes. Raises UsageError without scores."""
         return _draw_scores([self], [self.outline.name], title)
 
     def savefig(self, path: str | Path, title: str | None = None) -> Path:
@@ -215,14 +214,14 @@ def newcombe_interval(first: Score, second: Score, pairing: Pairing = "independe
         spread = math.sqrt(p * (1 - p) * q * (1 - q))
         phi = max(-1.0, (max(0.0, p + q - 1) - p * q) / spread) if spread else 0.0
 
-    def margin(p_gap: float, q_gap: float) -> float:
+    def compute_margin(p_gap: float, q_gap: float) -> float:
         return math.sqrt(max(0.0, p_gap * p_gap - 2 * phi * p_gap * q_gap + q_gap * q_gap))
 
-    return q - p, q - p - margin(q - low2, high1 - p), q - p + margin(high2 - q, p - low1)
+    return q - p, q - p - compute_margin(q - low2, high1 - p), q - p + compute_margin(high2 - q, p - low1)
 
 
 class _UnsavedScores(RunFolder):
-    """Scores without a folder, in the form that reports read."""
+    """Scores that are not saved, in the form of a run's folder, which reports read."""
 
     def __init__(self, scores: Scores, name: str, number: int) -> None:
         super().__init__(Path(f"{name}-{number}"))
@@ -235,15 +234,14 @@ class _UnsavedScores(RunFolder):
 
 
 def _draw_scores(scores: Sequence[Scores], names: Sequence[str], title: str | None) -> Figure:
-    from lengthwise.report.length_figure import score_figure  # late: matplotlib is slow to import
+    from lengthwise.report.length_figure import draw_score_figure  # late: matplotlib is slow to import
 
     folders = [_UnsavedScores(*pair, number) for number, pair in enumerate(zip(scores, names, strict=True))]
-    return score_figure(folders, title)
+    return draw_score_figure(folders, title)
 
 
 def save_figure(draw: Callable[[], Figure], path: str | Path) -> Path:
-    """Save the figure that ``draw`` returns; return its path. Raises UsageError for an unknown extension, before
-    drawing."""
+    """Save the figure that ``draw`` returns; return its path. Raises UsageError first if the extension is unknown."""
     from lengthwise.report.style import KNOWN_FORMATS, save  # late: matplotlib is slow to import
 
     target = to_path(path)
@@ -296,7 +294,7 @@ class PooledComparison(PrintedTable):
     @property
     def sizes(self) -> list[Sizes]:
         """The sizes at which every recipe was measured on uniform problems; all measured sizes if none is common."""
-        measured = [{point.sizes for point in curve.points()} for curve in self.curves if curve.problems == "uniform"]
+        measured = [{point.sizes for point in curve.points} for curve in self.curves if curve.problems == "uniform"]
         return sorted(set.intersection(*measured) or set().union(*measured)) if measured else []
 
     @cached_property
@@ -308,16 +306,17 @@ class PooledComparison(PrintedTable):
         for curve in self.curves:
             if curve.label == first or curve.problems not in first_curves:
                 continue
-            points = {point.sizes: point for point in first_curves[curve.problems].points()}
+            points = {point.sizes: point for point in first_curves[curve.problems].points}
             changes = differences[curve.label, curve.problems] = {}
-            for base, point in ((points[point.sizes], point) for point in curve.points() if point.sizes in points):
+            for base, point in ((points[point.sizes], point) for point in curve.points if point.sizes in points):
                 mean = point.mean - base.mean
-                if base.error is None or point.error is None:
-                    changes[point.sizes] = Difference(mean, note=ONE_SEED)
-                elif base.error == point.error == 0:
+                if base.standard_error is None or point.standard_error is None:
+                    changes[point.sizes] = Difference(mean, note=ONE_SEED_NOTE)
+                elif base.standard_error == point.standard_error == 0:
                     changes[point.sizes] = Difference(mean, note="no spread")
                 else:
-                    low, high = welch_interval(mean, (base.error, point.error), (base.seeds, point.seeds))
+                    errors, seeds = (base.standard_error, point.standard_error), (base.seed_count, point.seed_count)
+                    low, high = welch_interval(mean, errors, seeds)
                     changes[point.sizes] = Difference(mean, max(-1.0, low), min(1.0, high))
         return differences
 
@@ -328,13 +327,14 @@ class PooledComparison(PrintedTable):
         rows = []
         for curve in self.curves:
             differences = self.differences.get((curve.label, curve.problems), {})
-            for point in curve.points():
+            for point in curve.points:
                 change = differences.get(point.sizes)
                 rows.append({
                     "recipe": curve.label, "problems": curve.problems, "size": format_size(point.sizes),
-                    "exact": point.mean, "low": point.low, "high": point.high, "seeds": point.seeds,
-                    "count": point.count, "difference": change and change.mean, "difference_low": change and change.low,
-                    "difference_high": change and change.high, "difference_note": change.note if change else "",
+                    "exact": point.mean, "low": point.low, "high": point.high, "seeds": point.seed_count,
+                    "count": point.problem_count, "difference": change and change.mean,
+                    "difference_low": change and change.low, "difference_high": change and change.high,
+                    "difference_note": change.note if change else "",
                 })  # fmt: skip
         return rows
 
@@ -344,9 +344,9 @@ class PooledComparison(PrintedTable):
 
     def plot(self, title: str | None = None, *, width: Width = "page") -> Figure:
         """Draw exact match against length, a line per recipe and set of problems, with bands."""
-        from lengthwise.report.length_figure import score_figure  # late: matplotlib is slow to import
+        from lengthwise.report.length_figure import draw_score_figure  # late: matplotlib is slow to import
 
-        return score_figure(self.runs, title, width=width)
+        return draw_score_figure(self.runs, title, width=width)
 
     def savefig(self, path: str | Path, title: str | None = None, *, width: Width = "page") -> Path:
         """Save the figure in the format of the file's extension, .png, .svg or .pdf; return its path."""
@@ -356,7 +356,7 @@ class PooledComparison(PrintedTable):
         """Return a LaTeX table (package booktabs): a row per recipe and set of problems, a column per size."""
         heads, rows = self.table()
         head, *lines = [
-            " & ".join(cell.replace(TRAINED, "").translate(_ESCAPES) for cell in cells) + r" \\"
+            " & ".join(cell.replace(TRAINED_MARK, "").translate(_LATEX_ESCAPES) for cell in cells) + r" \\"
             for cells in (heads, *rows)
         ]
         begin = rf"\begin{{tabular}}{{lll{'r' * (len(heads) - 3)}}}"
@@ -366,12 +366,12 @@ class PooledComparison(PrintedTable):
     def table(self) -> tuple[list[str], list[list[str]]]:
         sizes = [*self.sizes[: MAX_SIZE_COLUMNS - 1], *self.sizes[MAX_SIZE_COLUMNS - 1 :][-1:]]
         tops = {curve.tops for curve in self.curves}
-        marked = [format_size(s) + TRAINED * all(is_within_training_sizes(s, t) for t in tops) for s in sizes]
-        rows, warnings = [], warnings_by_recipe(self.curves)
+        marked = [format_size(s) + TRAINED_MARK * all(is_within_training_sizes(s, t) for t in tops) for s in sizes]
+        rows, warnings = [], collect_warnings_by_recipe(self.curves)
         for curve in self.curves:
-            points = {point.sizes: point for point in curve.points()}
+            points = {point.sizes: point for point in curve.points}
             row = [points.get(size) for size in sizes]
-            counts = sorted({point.seeds for point in row if point})  # some sizes may have fewer seeds
+            counts = sorted({point.seed_count for point in row if point})  # some sizes may have fewer seeds
             seeds = "–".join(map(str, dict.fromkeys(counts[:1] + counts[-1:])))
             cells = [
                 f"{format_share(p.mean, 3)} ({format_share(p.low)}–{format_share(p.high)})" if p else "–" for p in row
@@ -397,4 +397,4 @@ class PooledComparison(PrintedTable):
 
 def _have_intervals(differences: Mapping[Sizes, Difference]) -> bool:
     """Return whether, at any size, both recipes have two or more seeds."""
-    return any(difference.note != ONE_SEED for difference in differences.values())
+    return any(difference.note != ONE_SEED_NOTE for difference in differences.values())

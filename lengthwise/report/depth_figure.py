@@ -25,9 +25,9 @@ MIN_MOVEMENT = 1e-8  # smaller movements are rounding errors
 
 
 @style()
-def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> Drawing:
-    """Draw, for each size, exact match after each loop and, below it, the cross-entropy of the model's output with its
-    own answer, lowest where the model is most confident. Raises UsageError without rows, or for damaged ones."""
+def draw_depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> Drawing:
+    """Draw two panels per size: exact match after each loop and, below, the cross-entropy of the model's output with
+    its own answer, lowest where the model is most confident. Raises UsageError without rows, or for damaged rows."""
     if not rows:
         raise UsageError("there is nothing to draw: no loops were measured")
     figure = new_figure(width, 3.9)
@@ -53,14 +53,14 @@ def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> D
     grid[0, 0].set_ylabel("exact match")
     grid[1, 0].set_ylabel("cross-entropy\nwith its own answer")
     rules = [rule for name, rule in RULE_STYLES.items() if any(name in row["chosen"] for row in rows)]
-    add_legend(figure, [LineStyle(text, colour, "", dash) for text, colour, dash in rules], columns=len(rules))
+    add_legend(figure, [LineStyle(text, colour, "", dash) for text, colour, dash in rules], max_columns=len(rules))
     return fix_layout(figure, title, width)
 
 
 @style()
-def fate_figure(fates: Sequence[Fate], title: str) -> Drawing:
-    """Draw exact match and movement of the state against loops, a panel per recipe with a line for each seed. Below up
-    to three panels, draw the first seed's states on one problem. Raises UsageError if ``fates`` is empty."""
+def draw_fate_figure(fates: Sequence[Fate], title: str) -> Drawing:
+    """Draw exact match and the movement of the state against loops beyond T(n): a panel per recipe, a line per seed.
+    For up to three recipes, also draw the first seed's states on one problem. Raises UsageError without ``fates``."""
     if not fates:
         raise UsageError("there is nothing to draw: no weights were measured")
     panels = group_seeds(fates)
@@ -80,14 +80,14 @@ def fate_figure(fates: Sequence[Fate], title: str) -> Drawing:
         LineStyle("over two loops (right)", COLOURS[2], "", DASHED),
     ]
     if detailed:
-        styles.append(LineStyle("state after T(n) loops (lowest panel)", COLOURS[1], "x", "", hollow=True))
-    add_legend(figure, styles, columns=3)
+        styles.append(LineStyle("state after T(n) loops (lowest panel)", COLOURS[1], "x", "", is_hollow=True))
+    add_legend(figure, styles, max_columns=3)
     return fix_layout(figure, title)
 
 
-def _draw_curves(axes: Axes, seeds: Sequence[Fate]) -> None:
-    movement_axes, width = axes.twinx(), 1.0 if len(seeds) == 1 else 0.6
-    for fate in seeds:
+def _draw_curves(axes: Axes, fates: Sequence[Fate]) -> None:
+    movement_axes, width = axes.twinx(), 1.0 if len(fates) == 1 else 0.6
+    for fate in fates:
         for values, colour, dash in ((fate.moved, COLOURS[1], "-"), (fate.moved_over_two, COLOURS[2], DASHED)):
             drawn = [math.nan if value is None else max(MIN_MOVEMENT, value) for value in values]
             movement_axes.plot(fate.after, drawn, color=colour, linestyle=dash, linewidth=width, label="_")
@@ -98,15 +98,15 @@ def _draw_curves(axes: Axes, seeds: Sequence[Fate]) -> None:
     movement_axes.tick_params(labelsize=6)
     axes.axvline(0, color=INK, linewidth=0.6)
     axes.set_ylim(-0.03, 1.03)
-    title = f"{format_seeds(seeds)}, {format_size(seeds[0].sizes)}\n{format_verdicts(seeds)}"
+    title = f"{format_seeds(fates)}, {format_size(fates[0].sizes)}\n{format_verdicts(fates)}"
     axes.set_title(title, fontsize=6.5)
     axes.set_xlabel("loops − T(n)", fontsize=6.5)
     axes.tick_params(color=FAINT, labelsize=6)
 
 
 def _draw_problem(movement_axes: Axes, state_axes: Axes, fate: Fate) -> None:
-    """Draw one problem's states. The upper panel shows how far each loop, counted from 1, moved each position's state
-    (dark: not at all); the lower one shows the states on two principal components, with a cross after T(n) loops."""
+    """Draw one problem's states in two panels. The upper one shows how far each loop, counted from 1, moved the state
+    at each position (dark: not at all). The lower one shows states on two principal components; a cross marks T(n)."""
     moved = [[math.nan if x is None else max(MIN_MOVEMENT, x) for x in loop] for loop in fate.map]
     edges = (-0.5, len(moved[0]) - 0.5, len(moved) + 0.5, 0.5)  # left, right, bottom, top
     scale = LogNorm(1e-6, 2)

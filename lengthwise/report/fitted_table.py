@@ -21,8 +21,8 @@ Grid = list[list[Text]]  # cells by column, headings first
 
 class FittedTable(Table):
     """A table that adapts to the width of the terminal. Columns are never narrower than their longest word. If the
-    table is too wide, words may break after a hyphen, then the column number ``optional_column`` is dropped; if the
-    table is still too wide, each row becomes a paragraph: its first cell, then the other cells with their headings."""
+    table is too wide, words may break after a hyphen; then column ``optional_column``, counted from 0, is dropped. If
+    that is not enough, each row becomes a paragraph: its first cell, then the other cells with their headings."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class FittedTable(Table):
         for columns, words in ((self.columns, str.split), (self.columns, _split_words), (plain, _split_words)):
             grid = [[_to_text(cell) for cell in (column.header, *column.cells)] for column in columns]
             breaks = [str.splitlines if column.no_wrap else words for column in columns]
-            minima = [_max_width(cells, split) for cells, split in zip(grid, breaks, strict=True)]
+            minima = [_measure_max_width(cells, split) for cells, split in zip(grid, breaks, strict=True)]
             if sum(minima) <= options.max_width - COLUMN_GAP * len(grid):
                 yield _build_table(columns, grid, minima, options.max_width)
                 break
@@ -60,7 +60,7 @@ class FittedTable(Table):
 def _build_table(columns: Sequence[Column], grid: Grid, min_widths: Sequence[int], max_width: int) -> Table:
     """Return a table whose columns have at least the widths ``min_widths``. Spare width goes first to the names in the
     first column, then to the columns that need the least width. Long words are broken after hyphens."""
-    maxima = [_max_width(cells, str.splitlines) for cells in grid]
+    maxima = [_measure_max_width(cells, str.splitlines) for cells in grid]
     widths, spare = list(min_widths), max_width - COLUMN_GAP * len(min_widths) - sum(min_widths)
     by_need = sorted(range(len(widths)), key=lambda number: maxima[number] - min_widths[number])
     for number, max_column_width in [
@@ -73,7 +73,7 @@ def _build_table(columns: Sequence[Column], grid: Grid, min_widths: Sequence[int
     for column, cells, width in zip(columns, grid, widths, strict=True):
         head, *others = [
             cell
-            if _max_width([cell], str.split) <= width
+            if _measure_max_width([cell], str.split) <= width
             else Text(textwrap.fill(cell.plain, width, break_long_words=False), cell.style)
             for cell in cells
         ]
@@ -93,13 +93,13 @@ def _split_words(text: str) -> list[str]:
     return re.split(r"\s+|(?<=[a-z]-)(?=[a-z])", text)
 
 
-def _max_width(cells: Iterable[Text], split_text: Callable[[str], list[str]]) -> int:
+def _measure_max_width(cells: Iterable[Text], split_text: Callable[[str], list[str]]) -> int:
     return max((Text(piece).cell_len for cell in cells for piece in split_text(cell.plain)), default=0)
 
 
 def _write_paragraphs(grid: Grid, width: int) -> Iterable[Text | Padding]:
-    """Yield each row as lines of text, with the cell's heading before each cell; a line breaks only between cells. The
-    first cell is a line of its own, which consecutive rows share if it is equal."""
+    """Yield each row as lines of text: its first cell, then its other cells with their headings. Lines break only
+    between cells. Consecutive rows with the same first cell share its line."""
     heads, above = [cells[0].plain for cells in grid], None
     for first, *others in zip(*(cells[1:] for cells in grid), strict=True):
         named = " ".join(first.plain.split())

@@ -14,9 +14,9 @@ from matplotlib.ticker import MaxNLocator
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import InquiryOutline, RunOutline
 from lengthwise.base.score_rows import format_size
-from lengthwise.report import WORST_FAMILY, Curve, curves, rule_text, warnings_by_recipe
+from lengthwise.report import WORST_FAMILY, Curve, collect_warnings_by_recipe, curves, format_rule
 from lengthwise.report.lines import MARKERS_PER_LINE, LineStyle, add_legend, line_style, name_lines, shorten_labels
-from lengthwise.report.map_figure import heat_map, label_scores
+from lengthwise.report.map_figure import draw_heat_map, label_scores
 from lengthwise.report.style import (
     COLOURS,
     DASHES,
@@ -44,22 +44,22 @@ class PlotPanel:
     bands_over_seeds_only: bool = False  # draw bands only for curves of several seeds
 
 
-def score_figure(runs: Sequence[RunFolder], title: str | None = None, *, width: Width = "page") -> Drawing:
-    """Draw exact match of runs against length, with uniform problems and the worst family as separate lines. If all
-    scores are at unequal sizes of two axes, draw a heat map of a single recipe instead. The default ``title`` names the
-    task. Raises UsageError without scores, or if a heat map would show several recipes."""
-    title = title or default_title([run.outline for run in runs])
+def draw_score_figure(runs: Sequence[RunFolder], title: str | None = None, *, width: Width = "page") -> Drawing:
+    """Draw exact match of runs against length, with separate lines for uniform problems and the worst family. If all
+    scores are at pairs of unequal sizes, draw a heat map instead, which can show only one recipe. The default ``title``
+    names the task. Raises UsageError without scores, or if several recipes need a heat map."""
+    title = title or build_title([run.outline for run in runs])
     lines, rows = curves(runs), label_scores(runs)
-    if any(curve.diagonal() for curve in lines):
-        return length_figure(choose_curves(lines), title, width=width)
+    if any(curve.diagonal for curve in lines):
+        return draw_length_figure(choose_curves(lines), title, width=width)
     if len({curve.label for curve in lines}) > 1:
         raise UsageError(
             "every score is at two unequal sizes, which only a heat map of one recipe can show: draw recipes separately"
         )
-    return heat_map(rows, runs[0].outline.tops, title, width=width)
+    return draw_heat_map(rows, runs[0].outline.tops, title, width=width)
 
 
-def default_title(outlines: Sequence[RunOutline | InquiryOutline]) -> str:
+def build_title(outlines: Sequence[RunOutline | InquiryOutline]) -> str:
     """Return the default title: the tasks, and the training length if it is the same for all."""
     tasks = ", ".join(dict.fromkeys(outline.task.replace("-", " ").capitalize() for outline in outlines))
     tops = {format_size(outline.tops) for outline in outlines if isinstance(outline, RunOutline) and outline.top}
@@ -67,31 +67,31 @@ def default_title(outlines: Sequence[RunOutline | InquiryOutline]) -> str:
 
 
 def choose_curves(curves: Sequence[Curve]) -> list[Curve]:
-    """Return the curves to plot. Curves of a single size, and of natural problems, which mix sizes, are left to tables.
-    The harder set is left out if families were measured, since this set is one of the families."""
+    """Return the curves to plot against length, if possible without those of a single size, those of natural problems,
+    which mix sizes, and those of the harder set if families were measured, since it is one of them."""
     left_out = {"natural", *(["hard"] if any(curve.problems == WORST_FAMILY for curve in curves) else [])}
     lines = [curve for curve in curves if curve.problems not in left_out]
-    return [curve for curve in lines if len(curve.points()) > 1] or lines or list(curves)
+    return [curve for curve in lines if len(curve.points) > 1] or lines or list(curves)
 
 
 @style()
-def length_figure(
+def draw_length_figure(
     curves: Sequence[Curve], title: str | None = None, *, highlight: str | None = None, width: Width = "page"
 ) -> Drawing:
     """Draw exact match against length, a line per curve, the training range shaded; ``highlight`` is the main
     recipe. A line is the mean over seeds; its band spans the worst to the best seed or, for a single seed, the 95 %
-    interval (only in panels with few lines). With two axes, only the points of ``Curve.diagonal`` are drawn. Many
-    curves are split over several panels. Raises UsageError if no curve has such points."""
-    curves = [curve for curve in curves if curve.diagonal()]
+    interval (only in panels of at most seven lines). With two axes, only the points of ``Curve.diagonal`` are drawn.
+    Many curves are split over several panels. Raises UsageError if no curve has such points."""
+    curves = [curve for curve in curves if curve.diagonal]
     if not curves:
         raise UsageError("no scores to plot against length: evaluate a run first (pairs of sizes make a heat map)")
     parts, heading = split_panels(curves, highlight)
     if len(parts) > 1:
-        max_length = max(curve.diagonal()[-1].length for curve in curves)
-        return _draw_panels(parts, title, width, max_length=max_length, columns=5)
+        max_length = max(curve.diagonal[-1].length for curve in curves)
+        return _draw_panels(parts, title, width, max_legend_columns=5, max_length=max_length)
     figure, (axes,) = create_panels(1, len(curves), width)
     _draw_plot(axes, parts[0])
-    ends = [(curve.diagonal()[-1].length, curve.diagonal()[-1].mean) for curve in curves]
+    ends = [(curve.diagonal[-1].length, curve.diagonal[-1].mean) for curve in curves]
     name_lines(axes, parts[0].styles, ends, width, heading)
     if title:
         axes.set_title(wrap_title(title, width), pad=15)
@@ -99,19 +99,19 @@ def length_figure(
 
 
 @style()
-def overview_figure(
+def draw_overview_figure(
     groups: Mapping[str, Sequence[RunFolder]], title: str | None = None, *, highlight: str = "", width: Width = "page"
 ) -> Drawing:
     """Draw exact match on uniform problems against length, a panel per named group of runs. A recipe's method has the
-    same style in every panel. The method is the recipe's name without the words that all names of the panel share;
-    panels of few recipes use the methods of the panel with the most. ``highlight`` is the main method. Each recipe is
-    stopped by its own rule or, if that was not measured, by the first rule measured. Raises UsageError without
-    scores."""
+    same style in every panel. The method is the recipe's name without the words that all names of the panel share. The
+    panel with the most recipes decides the methods' names in the other panels. ``highlight`` is the main method. Each
+    recipe is shown with its own stopping rule or, if that was not measured, with the first rule measured. Raises
+    UsageError without scores."""
     drawn: dict[str, dict[str, Curve]] = {}  # by panel, and by recipe
     for name, group in groups.items():
         measured = [run for run in group if run.rows("scores")]
         for curve in curves(measured) if measured else []:
-            if curve.problems == "uniform" and curve.diagonal():
+            if curve.problems == "uniform" and curve.diagonal:
                 drawn.setdefault(name, {}).setdefault(curve.label, curve)  # a recipe's own rule comes first
     if not drawn:
         raise UsageError("no scores to plot against length: evaluate a run first")
@@ -131,48 +131,49 @@ def overview_figure(
     styles = {method: line_style(first.index(method), name=method, highlight=method == highlight) for method in methods}
     parts = [
         PlotPanel(
-            name,
-            [*panel.values()],
-            [styles[method] for method in panel],
-            highlight=True,
-            bands_over_seeds_only=True,
+            name, [*panel.values()], [styles[method] for method in panel], highlight=True, bands_over_seeds_only=True
         )
         for name, panel in panels.items()
     ]
-    return _draw_panels(parts, title, width, columns=4)
+    return _draw_panels(parts, title, width, max_legend_columns=4)
 
 
 def _draw_panels(
-    panels: Sequence[PlotPanel], title: str | None, width: Width, *, max_length: int | None = None, columns: int
+    panels: Sequence[PlotPanel],
+    title: str | None,
+    width: Width,
+    *,
+    max_legend_columns: int,
+    max_length: int | None = None,
 ) -> Drawing:
-    """Draw several panels and one legend. With ``max_length``, all panels share a length axis up to it."""
+    """Draw several panels and one legend. With ``max_length``, all panels share a length axis up to this length."""
     styles = dict.fromkeys(look for part in panels for look in part.styles)
     figure, grid = create_panels(len(panels), len(styles), width, sharex=max_length is not None)
     for axes, part in zip(grid, panels, strict=True):
         _draw_plot(axes, part, max_length)
         axes.set_title(part.title, pad=11, fontsize=8, fontweight="bold" if part.highlight else "normal")
-    add_legend(figure, list(styles), columns=2 if width == "column" else columns)
+    add_legend(figure, list(styles), 2 if width == "column" else max_legend_columns)
     return fix_layout(figure, title or "", width)
 
 
 def _draw_plot(axes: Axes, panel: PlotPanel, max_length: int | None = None) -> None:
     """Draw a panel's curves, up to ``max_length`` or by default their largest size, and describe their bands."""
     curves = panel.curves
-    _set_up_length_axes(axes, curves, max_length or max(curve.diagonal()[-1].length for curve in curves))
+    _set_up_length_axes(axes, curves, max_length or max(curve.diagonal[-1].length for curve in curves))
     few, banded = len(curves) <= len(COLOURS), list[Curve]()
     for look, curve in zip(panel.styles, curves, strict=True):
-        points = curve.diagonal()
+        points = curve.diagonal
         sizes, means = [point.length for point in points], [point.mean for point in points]
         layer = 2.9 if look.highlight else 3.0  # drawn below the others, so that its wide line does not hide them
         marked = math.ceil(len(sizes) / MARKERS_PER_LINE)
-        axes.plot(sizes, means, markevery=marked, zorder=layer, clip_on=False, **look.properties())
+        axes.plot(sizes, means, markevery=marked, zorder=layer, clip_on=False, **look.to_matplotlib())
         if look.highlight or len(curve.rows_by_seed) > 1 or (few and not panel.bands_over_seeds_only):
             banded.append(curve)
             low, high = [point.low for point in points], [point.high for point in points]
             alpha = 0.18 if few or look.highlight else 0.1  # many bands overlap
             axes.fill_between(sizes, low, high, alpha=alpha, color=look.colour, linewidth=0, zorder=2)
     if banded and axes.get_xlabel():
-        several = {point.seeds > 1 for curve in banded for point in curve.diagonal()}
+        several = {point.seed_count > 1 for curve in banded for point in curve.diagonal}
         bands = ["worst to best seed"] * (True in several) + ["95 % interval of a single seed"] * (False in several)
         means, explained = "\nlines: mean over seeds" * (True in several), ",\nor ".join(bands)
         axes.set_xlabel(f"{axes.get_xlabel()}{means}\nbands: {explained}")
@@ -210,8 +211,8 @@ def _set_up_length_axes(axes: Axes, curves: Sequence[Curve], max_length: int) ->
 
 
 def create_panels(count: int, name_count: int, width: Width, *, sharex: bool = True) -> tuple[Drawing, list[Axes]]:
-    """Return a figure with room for ``name_count`` names of lines, and its ``count`` panels, which share their length
-    axis if ``sharex``."""
+    """Return a figure with ``count`` panels and room for ``name_count`` line names, and the panels. With ``sharex``,
+    the panels share their length axis."""
     across = min(count, PANELS_PER_ROW[width])
     down = math.ceil(count / across)
     height = (2.9 if width == "page" else 2.4) if count == 1 else 0.8 + 1.7 * down
@@ -227,9 +228,9 @@ def create_panels(count: int, name_count: int, width: Width, *, sharex: bool = T
 
 
 def split_panels(curves: Sequence[Curve], highlight: str | None) -> tuple[list[PlotPanel], str]:
-    """Return the panels, and a heading with the words that all recipe names share. There is one panel unless there are
-    more pairs of recipe and stopping rule than colours. Then there is one panel per recipe if recipes have several
-    rules, otherwise one per set of problems."""
+    """Split curves into panels. Return the panels, and a heading with the words that all recipe names share. All curves
+    share one panel if there is a colour for each pair of recipe and stopping rule. Otherwise there is one panel per
+    recipe if recipes have several rules, or else one per set of problems."""
     heading, labels = shorten_labels([curve.label for curve in curves])
     short_labels = dict(zip((curve.label for curve in curves), labels, strict=True))
     kinds, split = {(curve.label, curve.stopping) for curve in curves}, ""
@@ -239,28 +240,28 @@ def split_panels(curves: Sequence[Curve], highlight: str | None) -> tuple[list[P
         elif len({curve.problems for curve in curves}) > 1:
             split = "problems"
 
-    def style_key(curve: Curve, *ignored: str) -> tuple[Any, ...]:
+    def get_style_key(curve: Curve, *ignored: str) -> tuple[Any, ...]:
         parts = ("label", "stopping", "problems")  # they identify a curve
         return tuple(getattr(curve, part) for part in parts if part not in (split, *ignored))
 
     # Within a panel the colour shows the recipe and rule, and the dash the set of problems; if there are too few
     # colours or dashes, each curve gets its own pair of colour and dash.
     first = sorted(curves, key=lambda curve: curve.label != highlight)  # the order of colours
-    colours = list(dict.fromkeys(style_key(curve, "problems") for curve in first))
-    numbers = list(dict.fromkeys(style_key(curve) for curve in first))
+    colours = list(dict.fromkeys(get_style_key(curve, "problems") for curve in first))
+    numbers = list(dict.fromkeys(get_style_key(curve) for curve in first))
     sets = sorted({curve.problems for curve in curves}, key=lambda problems: problems != "uniform")
     shares_colours = split != "problems" and len(colours) <= len(COLOURS) and len(sets) <= len(DASHES)
-    warnings, panels = warnings_by_recipe(curves), dict[str, PlotPanel]()
+    warnings, panels = collect_warnings_by_recipe(curves), dict[str, PlotPanel]()
     for curve in curves:
         rules = {other.stopping for other in curves if other.label == curve.label}
         parts = [
             short_labels[curve.label] if split != "label" else "",
-            rule_text(curve.stopping) if split == "label" or len(rules) > 1 else "",
+            format_rule(curve.stopping) if split == "label" or len(rules) > 1 else "",
             curve.problems if curve.problems != "uniform" and split != "problems" else "",
         ]
         main = curve.stopping == first[0].stopping if split == "label" else curve.label == highlight and not split
         look = line_style(
-            colours.index(style_key(curve, "problems")) if shares_colours else numbers.index(style_key(curve)),
+            colours.index(get_style_key(curve, "problems")) if shares_colours else numbers.index(get_style_key(curve)),
             sets.index(curve.problems) if shares_colours else None,
             name=", ".join(filter(None, parts)),
             highlight=main,

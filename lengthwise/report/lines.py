@@ -28,15 +28,15 @@ class LineStyle:
     dash: Dash = "-"
     highlight: bool = False
     note: str = ""  # small print below the name
-    hollow: bool = False  # hollow markers, visible on top of a line of the same colour
+    is_hollow: bool = False  # hollow markers, visible on top of a line of the same colour
 
-    def properties(self) -> dict[str, Any]:
-        """Return the line's matplotlib properties."""
+    def to_matplotlib(self) -> dict[str, Any]:
+        """Return the style as keyword arguments of ``Line2D``."""
         line = {"color": self.colour, "marker": self.marker, "linestyle": self.dash, "label": self.name}
         face = {"markeredgecolor": "white", "markeredgewidth": 0.5}
-        if self.hollow:
+        if self.is_hollow:
             face = {"markeredgecolor": self.colour, "markeredgewidth": 0.8, "markerfacecolor": "white"}
-        return line | face | {"linewidth": 2.0 if self.highlight and not self.hollow else 1.2}
+        return line | face | {"linewidth": 2.0 if self.highlight and not self.is_hollow else 1.2}
 
 
 def line_style(number: int, version: int | None = None, **fields: Any) -> LineStyle:
@@ -48,7 +48,7 @@ def line_style(number: int, version: int | None = None, **fields: Any) -> LineSt
         # After the predefined dashes, generate longer and longer ones.
         dash = DASHES[turn] if turn < len(DASHES) else (0.0, (3.0 * turn, 1.5))
         return LineStyle(colour=COLOURS[number % len(COLOURS)], marker=marker, dash=dash, **fields)
-    return LineStyle(colour=COLOURS[number], marker=marker, dash=DASHES[version], hollow=version > 0, **fields)
+    return LineStyle(colour=COLOURS[number], marker=marker, dash=DASHES[version], is_hollow=version > 0, **fields)
 
 
 def shorten_labels(labels: Sequence[str]) -> tuple[str, list[str]]:
@@ -73,12 +73,12 @@ def shorten_labels(labels: Sequence[str]) -> tuple[str, list[str]]:
 def name_lines(
     axes: Axes, styles: Sequence[LineStyle], end_points: Sequence[tuple[float, float]], width: Width, heading: str = ""
 ) -> None:
-    """Write each line's name to the right of the axes, as close to the line's last point as space permits. The last
-    points are ``end_points``, in data coordinates within the axes. In a column-wide figure the names form a legend
-    below."""
+    """Write each line's name to the right of the axes, as near to the height of the line's last point as space permits.
+    ``end_points`` are the last points, in data coordinates within the axes. In a column-wide figure, write the names in
+    a legend below instead."""
     figure = cast(Figure, axes.figure)
     if width == "column":
-        add_legend(figure, styles, columns=2, heading=heading)
+        add_legend(figure, styles, max_columns=2, heading=heading)
         return
     figure.draw_without_rendering()  # lays the figure out, which sets the axes' height
     height = axes.get_window_extent().height / figure.dpi
@@ -99,7 +99,7 @@ def name_lines(
         edge = ScaledTranslation(1, place_height, axes.transAxes)  # type: ignore[arg-type]
         beside = figure.dpi_scale_trans + edge  # x in inches from the axes' right edge
         style = styles[number]
-        line = style.properties() | {"label": "_"}
+        line = style.to_matplotlib() | {"label": "_"}
         axes.add_artist(Line2D([0.16, 0.34, 0.52], [0] * 3, markevery=[1], transform=beside, clip_on=False, **line))
         weight = "bold" if style.highlight else "normal"
         name = axes.text(0.6, 0, style.name, transform=beside, va="center_baseline", fontsize=7.5, weight=weight)
@@ -111,11 +111,12 @@ def name_lines(
         axes.annotate(heading, (1, max([1.0, *heights])), (11.5, 10), fontsize=7, color=FAINT, **place)
 
 
-def add_legend(figure: Figure, styles: Sequence[LineStyle], columns: int, heading: str = "") -> None:
-    """Add a legend below the figure, in at most ``columns`` columns, fewer if they do not fit."""
+def add_legend(figure: Figure, styles: Sequence[LineStyle], max_columns: int, heading: str = "") -> None:
+    """Add a legend below the figure, in as many columns as fit, at most ``max_columns``."""
     names = [f"{look.name} ({look.note})" if look.note else look.name for look in styles]
-    handles = [Line2D([], [], **look.properties() | {"label": name}) for look, name in zip(styles, names, strict=True)]
-    columns = min(columns, len(handles))
+    pairs = zip(styles, names, strict=True)
+    handles = [Line2D([], [], **look.to_matplotlib() | {"label": name}) for look, name in pairs]
+    columns = min(max_columns, len(handles))
     head = {"title": heading or None, "title_fontproperties": {"size": 7}}
     legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, handlelength=3, **head)
     for look, text in zip(styles, legend.get_texts(), strict=True):

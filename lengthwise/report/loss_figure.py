@@ -15,7 +15,7 @@ from matplotlib.ticker import EngFormatter, Formatter, LogLocator, MaxNLocator, 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import Claim
 from lengthwise.base.score_rows import Row, group_by
-from lengthwise.report import by_recipe, own_scores
+from lengthwise.report import by_recipe, select_own_scores
 from lengthwise.report.lines import MARKERS_PER_LINE, LineStyle, add_legend, line_style, name_lines, shorten_labels
 from lengthwise.report.style import (
     COLOURS,
@@ -34,16 +34,16 @@ from lengthwise.report.style import (
 from lengthwise.runs.folder import RunFolder
 
 Points = list[tuple[int, float]]  # (step, value)
-Groups = dict[str, list["_LoggedRun"]]  # by recipe
+LogsByRecipe = dict[str, list["_LoggedRun"]]
 
 
 @style()
-def loss_figure(
+def draw_loss_figure(
     runs: Iterable[RunFolder], title: str | None = None, *, highlight: str | None = None, width: Width = "page"
 ) -> Drawing:
-    """Draw the running geometric mean of the loss against steps on a log axis; with few recipes, logged losses too, as
-    thin lines. Below it, draw the exact match measured while training. ``highlight`` is the main recipe. Raises
-    UsageError if no run has logged a loss."""
+    """Draw the running geometric mean of the loss against steps on a log axis; with at most four recipes, also the
+    logged losses, as thin lines. Draw exact match during training in panels below. ``highlight`` is the main recipe.
+    Raises UsageError if no run has logged a loss."""
     groups = {}
     for name, group in by_recipe(runs).items():
         if logged := [log for log in map(_LoggedRun, group) if log.losses]:
@@ -72,7 +72,7 @@ def loss_figure(
     panels[-1, 0].xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     loss.set_title(wrap_title(title or "Training", width))
     if width == "page" and parts and len(parts[0]) > 1:
-        marks, heights = [_size_style(number, size) for number, size in enumerate(sizes)], []
+        marks, heights = [_choose_size_style(number, size) for number, size in enumerate(sizes)], []
         for size in sizes:  # a legend of the marker and dash of each size
             logs = (log for group in groups.values() for log in group if size in log.watched)
             heights.append((0.0, statistics.fmean(log.watched[size][-1][1] for log in logs)))
@@ -82,7 +82,7 @@ def loss_figure(
 
 
 class _LoggedRun:
-    """The values that a run has logged, as (step, value)."""
+    """The loss and exact match that a run has logged, as pairs of step and value."""
 
     def __init__(self, run: RunFolder) -> None:
         self.losses: Points = []  # finite and above 0, as a log axis requires
@@ -95,8 +95,8 @@ class _LoggedRun:
 
 
 def _join_lines(lines: Iterable[Points]) -> tuple[tuple[list[float], list[float]], list[int]]:
-    """Join lines of one style with breaks between them, because matplotlib draws one line much faster. Return steps and
-    values, and the indices of about ``MARKERS_PER_LINE`` marked points per line."""
+    """Join lines of one style into one with gaps, which matplotlib draws much faster. Return the steps and values, and
+    the indices of about ``MARKERS_PER_LINE`` marked points per line."""
     steps: list[float] = []
     values: list[float] = []
     marked: list[int] = []
@@ -109,7 +109,7 @@ def _join_lines(lines: Iterable[Points]) -> tuple[tuple[list[float], list[float]
     return (steps, values), marked
 
 
-def _draw_losses(axes: Axes, groups: Groups, styles: dict[str, LineStyle]) -> list[tuple[float, float]]:
+def _draw_losses(axes: Axes, groups: LogsByRecipe, styles: dict[str, LineStyle]) -> list[tuple[float, float]]:
     """Draw all losses. Return the end point of each recipe's lines, averaged over seeds."""
     axes.set(yscale="log", ylabel="loss (nats)")
     ends: list[tuple[float, float]] = []
@@ -121,35 +121,35 @@ def _draw_losses(axes: Axes, groups: Groups, styles: dict[str, LineStyle]) -> li
             logged, _ = _join_lines([run_log.losses for run_log in group])
             axes.plot(*logged, color=styles[label].colour, linewidth=0.4, alpha=0.35, zorder=2, label="_")
         lines = [zip(*run_log.losses, strict=True) for run_log in group]
-        smooth = [[*zip(steps, running_geometric_mean(losses), strict=True)] for steps, losses in lines]
+        smooth = [[*zip(steps, compute_running_geometric_mean(losses), strict=True)] for steps, losses in lines]
         joined, _ = _join_lines(smooth)
-        axes.plot(*joined, zorder=2.9 if styles[label].highlight else 3, **styles[label].properties())
+        axes.plot(*joined, zorder=2.9 if styles[label].highlight else 3, **styles[label].to_matplotlib())
         last = [line[-1] for line in smooth]
         ends.append((max(step for step, _ in last), statistics.geometric_mean(loss for _, loss in last)))
     return ends
 
 
-def _draw_exact_match(axes: Axes, groups: Groups, styles: dict[str, LineStyle], sizes: Sequence[str]) -> None:
-    """Draw exact match in the colours of the recipes; each of several sizes has its own marker and dash."""
+def _draw_exact_match(axes: Axes, groups: LogsByRecipe, styles: dict[str, LineStyle], sizes: Sequence[str]) -> None:
+    """Draw exact match against steps in the recipes' colours; each of several sizes has its own marker and dash."""
     axes.set(ylim=(-0.02, 1.02), ylabel="exact match" if len(sizes) > 1 else f"exact match\nat {sizes[0]}")
     for label, group in groups.items():
         for number, size in enumerate(sizes):
             look = styles[label]
             if len(sizes) > 1:
-                look = replace(_size_style(number, size), name=f"{look.name} at {size}", colour=look.colour)
+                look = replace(_choose_size_style(number, size), name=f"{look.name} at {size}", colour=look.colour)
             joined, marked = _join_lines([points for run_log in group if (points := run_log.watched.get(size))])
-            line = look.properties() | {"linewidth": 0.9, "markevery": marked}
+            line = look.to_matplotlib() | {"linewidth": 0.9, "markevery": marked}
             axes.plot(*joined, zorder=3, clip_on=False, in_layout=False, **line)  # NaN breaks disturb the layout
 
 
-def _size_style(number: int, size: str) -> LineStyle:
+def _choose_size_style(number: int, size: str) -> LineStyle:
     marker, dash = MARKERS[number % len(MARKERS)], DASHES[number % len(DASHES)]
-    return LineStyle(f"at {size}", INK, marker, dash, hollow=number > 0)
+    return LineStyle(f"at {size}", INK, marker, dash, is_hollow=number > 0)
 
 
-def running_geometric_mean(losses: Sequence[float]) -> list[float]:
-    """Return the running geometric mean of losses: at each point, over a fiftieth of all values on either side, but at
-    most a quarter of the number of values before the point, since early losses may fall a thousandfold."""
+def compute_running_geometric_mean(losses: Sequence[float]) -> list[float]:
+    """Return the running geometric mean of losses. The window reaches a fiftieth of all values to either side of a
+    point, but at most a quarter of the values before the point, since early losses may fall a thousandfold."""
     sums = [0.0, *itertools.accumulate(math.log(loss) for loss in losses)]
     sides = [int(min(1 / 50 * len(losses), number / 4)) for number in range(len(losses))]
     spans = [(number - side, min(number + side + 1, len(losses))) for number, side in enumerate(sides)]
@@ -159,9 +159,9 @@ def running_geometric_mean(losses: Sequence[float]) -> list[float]:
 # Parameters and problems
 
 
-def parameter_rows(runs: Iterable[RunFolder]) -> list[Row]:
-    """Return a row per run that logged validation loss: parameters, time, the lowest loss, and exact match on natural
-    problems under the recipe's own stopping rule, at the largest size within and beyond the training range, or None."""
+def build_parameter_rows(runs: Iterable[RunFolder]) -> list[Row]:
+    """Return a row per run that logged a validation loss: parameters, time, the lowest such loss, and exact match on
+    natural problems under the recipe's own rule, at the largest size ``within`` and ``beyond`` the training range."""
     rows = []
     for run in runs:
         watched = (row.get("validation_loss") for row in run.rows("metrics"))
@@ -169,7 +169,7 @@ def parameter_rows(runs: Iterable[RunFolder]) -> list[Row]:
         if not losses or not (about := run.about()):
             continue
         top = run.outline.top
-        natural = [row for row in own_scores(run) if row["problems"] == "natural"]
+        natural = [row for row in select_own_scores(run) if row["problems"] == "natural"]
         # A set of natural problems has all lengths up to its size, so the largest size counts.
         ordered = sorted(natural, key=lambda row: max(row["sizes"]))
         within = [row["exact"] for row in ordered if max(row["sizes"]) <= top]
@@ -191,7 +191,7 @@ def parameter_rows(runs: Iterable[RunFolder]) -> list[Row]:
 
 
 @style()
-def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width: Width = "page") -> Drawing:
+def draw_parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width: Width = "page") -> Drawing:
     """Draw exact match and validation loss against parameters on a log axis: a line per kind of model through the means
     over seeds, and a faint mark per seed. Marks beyond the training range are hollow. Published scores, the
     ``claims``, are horizontal lines. Raises UsageError without rows."""
@@ -211,7 +211,7 @@ def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width
         within_style, beyond_style = (line_style(*numbers_of_style, name=name) for numbers_of_style in numbers)
         styles.append(within_style)
         _draw_line(left, group, "within", within_style)
-        _draw_line(left, group, "beyond", replace(beyond_style, name=f"{name}, beyond", hollow=True))
+        _draw_line(left, group, "beyond", replace(beyond_style, name=f"{name}, beyond", is_hollow=True))
         _draw_line(right, group, "validation_loss", within_style)
     published = [claim for claim in claims if claim.exact is not None]
     for claim, dash in zip(published, (DOTTED, *DASHES[3:]), strict=False):
@@ -226,13 +226,13 @@ def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width
         _label_log_axis(axes.xaxis, [row["parameters"] for row in rows], EngFormatter(sep=""))
     _label_log_axis(right.yaxis, [row["validation_loss"] for row in rows], StrMethodFormatter("{x:g}"))
     styles.append(LineStyle("within the training lengths", FAINT, "o", ""))
-    styles.append(LineStyle("beyond", FAINT, "o", "", hollow=True))
-    add_legend(figure, styles, columns=6)
+    styles.append(LineStyle("beyond", FAINT, "o", "", is_hollow=True))
+    add_legend(figure, styles, max_columns=6)
     return fix_layout(figure, "Accuracy and loss against size", width)
 
 
 def _label_log_axis(axis: Axis, values: Sequence[float], formatter: Formatter) -> None:
-    """Label a log axis, also one that spans less than a decade, where matplotlib's own labels would overlap."""
+    """Set the tick labels of a log axis. On less than a decade, matplotlib's own labels would overlap."""
     wide = max(values) >= 10 * min(values)
     axis.set_major_locator(LogLocator(subs=(1.0, 3.0)) if wide else MaxNLocator(4))
     axis.set_minor_locator(NullLocator())
@@ -245,21 +245,21 @@ def _draw_line(axes: Axes, group: Sequence[Row], field: str, line: LineStyle) ->
         return
     recipes = group_by(measured, lambda row: (row["recipe"], row["parameters"]))
     means = sorted((rows[0]["parameters"], statistics.fmean(row[field] for row in rows)) for rows in recipes.values())
-    axes.plot(*zip(*means, strict=True), zorder=3, clip_on=False, **line.properties())
+    axes.plot(*zip(*means, strict=True), zorder=3, clip_on=False, **line.to_matplotlib())
     marks = [(row["parameters"], row[field]) for rows in recipes.values() for row in rows]
-    faint = line.properties() | {"linestyle": "none", "label": "_"}
+    faint = line.to_matplotlib() | {"linestyle": "none", "label": "_"}
     axes.plot(*zip(*marks, strict=True), alpha=0.5, zorder=2, clip_on=False, **faint)
 
 
 @style()
-def distribution_figure(counts: Mapping[int, int], *, width: Width = "page") -> Drawing:
+def draw_length_counts(counts_by_length: Mapping[int, int], *, width: Width = "page") -> Drawing:
     """Draw the number of training problems of each length. Raises UsageError if ``counts`` is empty."""
-    if not counts:
+    if not counts_by_length:
         raise UsageError("there is nothing to draw: no problems were counted")
     figure = new_figure(width, 2.2)
     axes = figure.add_subplot()
-    axes.bar(list(counts), list(counts.values()), color=FAINT, width=0.8)
+    axes.bar(list(counts_by_length), list(counts_by_length.values()), color=FAINT, width=0.8)
     axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.set(xlabel="length", ylabel="problems", title=f"{sum(counts.values()):,} problems to train on")
+    axes.set(xlabel="length", ylabel="problems", title=f"{sum(counts_by_length.values()):,} problems to train on")
     return fix_layout(figure)

@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import Row, Sizes, format_share, format_size, group_by, select_reported_rows
-from lengthwise.report import rule_text
+from lengthwise.report import format_rule
 from lengthwise.report.style import PANELS_PER_ROW, WIDTHS, Drawing, Width, fix_layout, new_figure, style
 from lengthwise.runs.folder import RunFolder
 
@@ -27,7 +27,7 @@ def label_scores(runs: Iterable[RunFolder]) -> list[Row]:
 
 
 @style()
-def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, width: Width = "page") -> Drawing:
+def draw_heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, width: Width = "page") -> Drawing:
     """Draw exact match at pairs of sizes as a heat map, averaged over weights, with the training range outlined; a
     panel per stopping rule and set of problems. ``tops`` are the largest sizes trained on. If any pair has unequal
     sizes, only sizes that occur in such a pair are shown. Raises UsageError without pairs of sizes."""
@@ -38,7 +38,7 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
         )
     kinds = average_cells(pairs)
     varies = [len(set(values)) > 1 for values in zip(*kinds, strict=True)]
-    names = (", ".join(compress((rule_text(rule), problems), varies)) for rule, problems in kinds)
+    names = (", ".join(compress((format_rule(rule), problems), varies)) for rule, problems in kinds)
     panels = dict(zip(names, kinds.values(), strict=True))
     panels = {name: cells for name, cells in panels.items() if any(len({*sizes}) == 2 for sizes in cells)} or panels
     measured = {sizes for cells in panels.values() for sizes in cells}

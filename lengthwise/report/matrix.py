@@ -20,25 +20,25 @@ from lengthwise.base.csv_files import write_csv
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import MATRIX_TIMES, RunOutline, select_worst_families
 from lengthwise.base.score_rows import SOLVED, Row, format_share, select_training_length_rows, select_uniform_rows
-from lengthwise.report import own_scores
+from lengthwise.report import select_own_scores
 from lengthwise.report.fitted_table import FittedTable
-from lengthwise.report.style import FORMATS, INK, Drawing, Width, fix_layout, new_figure, save, style
+from lengthwise.report.style import INK, PNG_ONLY, Drawing, Width, fix_layout, new_figure, save, style
 from lengthwise.runs.folder import RunFolder
 
-FOOT_HEIGHT = 0.2  # fraction of a cell's height for the published score and the seconds
-HEADING_LENGTH = 80  # characters of all headings of a figure, together
-MEASURED = ("uniform", "worst")  # the columns with exact match that a cell shows
-PAPER_SCORES = Path(__file__).with_name("paper_scores.toml")
+FOOT_HEIGHT_FRACTION = 0.2  # fraction of a cell's height for the published score and the seconds
+MAX_HEADING_CHARACTERS = 80  # of all headings of a figure together
+SCORE_KEYS = ("uniform", "worst")  # fields of a row with exact match
+PAPER_SCORES_FILE = Path(__file__).with_name("paper_scores.toml")
 # Model fields that are not part of an architecture's name
 OMITTED_FIELDS = ("width", "init_std", "embedding_std", "layers", "heads", "mlp")
 
 
-def matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
-    """Return a row per architecture, task and size: the means over seeds of exact match on uniform problems and on each
-    seed's worst family; whether all seeds are fitted (exact match of .99 or more at the training length; a seed that
-    diverged is not); the cost; and what a paper reports. ``seeds`` is the number of seeds measured at the size. A
-    task's name includes the layout, since supervision at every position differs from supervision at the end. Raises
-    UsageError without scores."""
+def build_matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
+    """Return a row per architecture, task and size. ``uniform`` and ``worst`` are means over seeds: exact match on
+    uniform problems, and on each seed's worst family. ``fitted`` is True if every seed has exact match of .99 or more
+    at the training length; a diverged seed has not. ``seeds`` is the number of seeds measured at the size. Other fields
+    are the cost and a paper's score. A task's name includes the layout, since supervision at every position differs
+    from supervision at the end. Raises UsageError without scores."""
     measured = [run for run in runs if run.rows("scores") or run.diverged]
     if not any(run.rows("scores") for run in measured):
         raise UsageError("there is no matrix to draw: evaluate a run first")
@@ -62,10 +62,9 @@ def matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
 
 def _summarize_cell(group: Sequence[RunFolder]) -> list[Row]:
     """Return a row per size, of the runs of one architecture on one task."""
-    scores = [own_scores(run) for run in group]
+    scores = [select_own_scores(run) for run in group]
     tops = [run.outline.tops for run in group]
-    trained = map(select_training_length_rows, scores, tops)
-    fits = [row["exact"] for rows in trained for row in rows]
+    fits = [row["exact"] for rows in map(select_training_length_rows, scores, tops) for row in rows]
     abouts, published = [about for run in group if (about := run.about())], find_paper_score(group[0].config())
     summaries = []
     for times in MATRIX_TIMES:
@@ -97,11 +96,11 @@ def _summarize_cell(group: Sequence[RunFolder]) -> list[Row]:
 
 
 def find_paper_score(config: Mapping[str, Any]) -> Row:
-    """Return what a paper reports for a recipe's mixer (or model) and task, as fields of a row: the score
+    """Return the score that a paper reports for a recipe's mixer (or model) and task, as fields of a row: the score
     ``published``, ``published_scaled`` (True if guessing is 0), ``paper``, ``source``, ``tested``, ``standing`` and
     ``where``. All are None if no paper reports a score, or if the recipe loops or trains on families."""
     fields = dict.fromkeys(("published", "published_scaled", "paper", "source", "tested", "standing", "where"))
-    papers = tomllib.loads(PAPER_SCORES.read_text(encoding="utf-8"))
+    papers = tomllib.loads(PAPER_SCORES_FILE.read_text(encoding="utf-8"))
     parts, task = _read_mixers(config["model"]) or [config["model"]], config["task"]["kind"]
     form, loops = papers["tasks"].get(task), config["loops"]
     if form is None or not form.items() <= config["task"].items() or config["layout"]["kind"] != "Labelled":
@@ -168,7 +167,7 @@ def label_differing_fields(parts: Sequence[Mapping[str, Any]]) -> list[str]:
 # Table and figure
 
 
-def matrix_table(rows: Sequence[Row]) -> Table:
+def build_matrix_table(rows: Sequence[Row]) -> Table:
     """Return a table with a row per architecture and a column per task. A cell shows exact match on uniform problems
     and the worst family at each size, in brackets if not fitted; below, the published score and processor seconds."""
     tasks = list(dict.fromkeys(row["task"] for row in rows))
@@ -184,7 +183,7 @@ def matrix_table(rows: Sequence[Row]) -> Table:
         cells = [Text("–", "dim")] * len(tasks)
         for number, task in enumerate(tasks):
             if cell := [row for row in rows if (row["architecture"], row["task"]) == (architecture, task)]:
-                texts = [["–" if row[name] is None else format_share(row[name]) for name in MEASURED] for row in cell]
+                texts = [["–" if row[name] is None else format_share(row[name]) for name in SCORE_KEYS] for row in cell]
                 scores_text = " ".join(map("/".join, texts))
                 fitted, (published, seconds) = cell[0]["fitted"], format_cell_foot(cell[0])
                 foot = ", ".join(filter(None, (f"published {published}" if published else "", seconds)))
@@ -195,21 +194,21 @@ def matrix_table(rows: Sequence[Row]) -> Table:
 
 
 def publish_matrix(
-    rows: Sequence[Row], folder: Path, *, title: str = "", width: Width = "page", formats: Sequence[str] = FORMATS
+    rows: Sequence[Row], folder: Path, *, title: str = "", width: Width = "page", formats: Sequence[str] = PNG_ONLY
 ) -> list[Path]:
     """Write ``matrix.csv`` and the figure ``matrix``; return the paths written."""
-    files = save(matrix_figure(rows, title, width=width), folder / "matrix", formats)
+    files = save(draw_matrix_figure(rows, title, width=width), folder / "matrix", formats)
     return [write_csv(folder / "matrix.csv", rows), *files]
 
 
 @style()
-def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page") -> Drawing:
-    """Draw rows of ``matrix_rows``; darker cells have higher exact match."""
+def draw_matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page") -> Drawing:
+    """Draw rows of ``build_matrix_rows``; darker cells have higher exact match."""
     architectures = list(dict.fromkeys(row["architecture"] for row in rows))
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     figure = new_figure(width, 1.1 + 0.5 * len(architectures))
     axes, feet = figure.subplots(), {}
-    wide, high = 1 / len(MATRIX_TIMES), (1 - FOOT_HEIGHT) / 2
+    wide, high = 1 / len(MATRIX_TIMES), (1 - FOOT_HEIGHT_FRACTION) / 2
     for row in rows:
         x, y = tasks.index(row["task"]), architectures.index(row["architecture"])
         feet[x, y] = format_cell_foot(row)
@@ -227,13 +226,13 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
                     label.set_path_effects([withStroke(linewidth=1.2, foreground="white")])
     for (x, y), texts in feet.items():
         for text, side, x_offset in zip(texts, ("left", "right"), (0.04, 0.96), strict=True):
-            axes.text(x + x_offset, y + 1 - FOOT_HEIGHT / 2, text, ha=side, va="center", fontsize=4.5)
+            axes.text(x + x_offset, y + 1 - FOOT_HEIGHT_FRACTION / 2, text, ha=side, va="center", fontsize=4.5)
     for x in range(len(tasks)):
         for y in range(len(architectures)):
             axes.add_patch(Rectangle((x, y), 1, 1, fill=False, edgecolor="white", linewidth=2.5))
     axes.set(xlim=(0, len(tasks)), ylim=(len(architectures), 0))
     headings = [task.replace(", ", "\n") for task in tasks]
-    if max(map(len, tasks)) > HEADING_LENGTH // len(tasks):  # also split the names of classes between their words
+    if max(map(len, tasks)) > MAX_HEADING_CHARACTERS // len(tasks):  # also split class names between their words
         headings = [re.sub("(?<=[a-z])(?=[A-Z])", "\n", heading) for heading in headings]
     axes.set_xticks([x + 0.5 for x in range(len(tasks))], headings, fontsize=6.5)
     axes.set_yticks([y + 0.5 for y in range(len(architectures))], architectures, fontsize=7)

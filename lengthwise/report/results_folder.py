@@ -1,4 +1,4 @@
-"""Read folders of results, as runs with the published rows."""
+"""Read folders of results. Their runs and inquiries have the published rows, but no weights or replies."""
 
 from __future__ import annotations
 
@@ -75,10 +75,11 @@ def is_results_folder(folder: Path) -> bool:
 
 
 def read_published_runs(folder: Path) -> list[PublishedRun]:
-    """Read the runs of a folder of results, if there are any. Raises UsageError if a file is damaged."""
+    """Return the runs in a folder of results; empty if it has none. Raises UsageError if a file is damaged."""
     if not (folder / "runs.json").exists():
         return []
-    scores, metrics = _rows_by_run(folder / "scores.csv", ScoreRow), _rows_by_run(folder / "metrics.csv", MetricsRow)
+    scores = _read_rows_by_run(folder / "scores.csv", ScoreRow)
+    metrics = _read_rows_by_run(folder / "metrics.csv", MetricsRow)
     runs = []
     for entry in read_json(folder / "runs.json", tuple[PublishedEntry, ...]):
         rows = {"scores": scores.get(entry["id"], []), "metrics": metrics.get(entry["id"], [])}
@@ -102,11 +103,11 @@ def read_published_runs(folder: Path) -> list[PublishedRun]:
 
 
 def read_inquiries(folder: Path) -> list[PublishedInquiry]:
-    """Read the language models' scores in a folder of results. Raises UsageError if a file is damaged."""
+    """Return the language models' scores in a folder of results. Raises UsageError if a file is damaged."""
     if not (folder / "inquiries.json").exists():
         return []
     entries = read_json(folder / "inquiries.json", tuple[PublishedEntry, ...])
-    scores = _rows_by_run(folder / "scores.csv", ScoreRow)
+    scores = _read_rows_by_run(folder / "scores.csv", ScoreRow)
     inquiries = [PublishedInquiry(folder, entry, scores.get(entry["id"], [])) for entry in entries]
     for inquiry in inquiries:
         check_axes(inquiry.rows("scores"), inquiry.axes, f"{inquiry.folder}: scores: row")
@@ -125,7 +126,7 @@ def read_json(path: Path, schema: Any) -> Any:
 
 
 def read_figures_json(folder: Path) -> Row:
-    """Read figures.json: ``title``, ``strong`` (the highlighted recipe), ``claims``, ``panels``; empty without it."""
+    """Return ``title``, ``strong`` (the highlighted recipe), ``claims`` and ``panels`` of figures.json, if there."""
     path = folder / "figures.json"
     return fields.validate(FiguresFile, read_json_object(path), str(path)) if path.exists() else {}
 
@@ -138,7 +139,7 @@ def read_table(path: Path, schema: Any) -> list[Row]:
     return rows
 
 
-def _rows_by_run(path: Path, schema: Any) -> dict[str, list[Row]]:
+def _read_rows_by_run(path: Path, schema: Any) -> dict[str, list[Row]]:
     """Return a CSV file's rows by run id, without the columns that identify the run."""
     rows_by_id: dict[str, list[Row]] = {}
     for row in read_table(path, schema):

@@ -24,7 +24,7 @@ from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.files import write
 
 Width = Literal["column", "page"]
-FORMATS = ("png",)  # default formats of figures
+PNG_ONLY = ("png",)  # default formats of figures
 KNOWN_FORMATS = ("png", "svg", "pdf")
 PANELS_PER_ROW: dict[Width, int] = {"column": 2, "page": 3}
 WIDTHS: dict[Width, float] = {"column": 3.25, "page": 6.75}  # inches, for a two-column page
@@ -106,7 +106,7 @@ def wrap_title(title: str, width: Width) -> str:
     return "\n".join(textwrap.wrap(title, 34 if width == "column" else 80))
 
 
-def save(figure: Figure, path: Path | str, formats: Sequence[str] = FORMATS) -> list[Path]:
+def save(figure: Figure, path: Path | str, formats: Sequence[str] = PNG_ONLY) -> list[Path]:
     """Write the figure atomically to ``path`` with the extension of each format; return the paths written."""
     path, files = Path(path), []
     for name in formats:
@@ -116,7 +116,7 @@ def save(figure: Figure, path: Path | str, formats: Sequence[str] = FORMATS) -> 
 
 
 def _encode_figure(figure: Figure, file_format: str) -> bytes:
-    """Return a figure as a file's content, without dates; a PNG has 64 colours, which make it a quarter as large."""
+    """Return a figure as the content of a file, without dates. A PNG has only 64 colours, to reduce it to a quarter."""
     content = io.BytesIO()
     about = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None, "Creator": None, "Producer": None}}
     with style(), _without_layout_engine():

@@ -14,18 +14,18 @@ from lengthwise.report.fitted_table import FittedTable
 from lengthwise.report.style import COLOURS, FAINT, Drawing, fix_layout, new_figure, style
 
 MAX_TRIAL_ROWS = 12  # trials in the table
-BINS = 3  # bins per searched range
+BIN_COUNT = 3  # bins per searched range
 
 
 def rank_trials(trials: Sequence[Row]) -> list[Row]:
-    """Sort trials by mean exact match, then the smaller model first; trials with missing seeds come last."""
+    """Return the trials, the best first: most seeds, then highest mean exact match, then fewest parameters."""
     return sorted(trials, key=lambda row: (-row["seeds"], -row["exact"], row["parameters"] or 0))
 
 
 def compute_importances(trials: Sequence[Row], ranges: Sequence[str]) -> list[Row]:
     """Return a row per field that varied: the fraction of the variance of exact match that its values explain, and mean
-    exact match at each value. Values of the fields in ``ranges``, which a search draws from a range, are put into three
-    bins of about equal counts; equal values share a bin."""
+    exact match at each value. A search draws the values of the fields in ``ranges`` from a range: these are put into
+    three bins of about equal counts; equal values share a bin."""
     exact = [row["exact"] for row in trials]
     variance, mean, rows_of_fields = statistics.pvariance(exact), statistics.fmean(exact), []
     for path in trials[0]["values"]:
@@ -45,17 +45,17 @@ def _group_trials(trials: Sequence[Row], path: str) -> dict[str, list[float]]:
 def _bin_trials(trials: Sequence[Row], path: str) -> dict[str, list[float]]:
     """Return the trials' exact match in bins of about equal counts, by each bin's range of the field ``path``."""
     ordered = sorted(trials, key=lambda row: float(row["values"][path]))
-    size, parts = -(-len(ordered) // BINS), [list[Row]()]
+    size, parts = -(-len(ordered) // BIN_COUNT), [list[Row]()]
     for _, equal_rows in groupby(ordered, key=lambda row: float(row["values"][path])):
         rows = list(equal_rows)
-        if parts[-1] and len(parts) < BINS and len(parts[-1]) + len(rows) > size:
+        if parts[-1] and len(parts) < BIN_COUNT and len(parts[-1]) + len(rows) > size:
             parts.append([])
         parts[-1] += rows
     spans = [dict.fromkeys(row["values"][path] for row in (part[0], part[-1])) for part in parts]
     return {"–".join(span): [row["exact"] for row in part] for span, part in zip(spans, parts, strict=True)}
 
 
-def trials_table(trials: Sequence[Row]) -> Table:
+def build_trials_table(trials: Sequence[Row]) -> Table:
     """Return a table of the ``MAX_TRIAL_ROWS`` best trials."""
     paths = list(trials[0]["values"])
     further = f"{len(trials) - MAX_TRIAL_ROWS} more in trials.csv" if len(trials) > MAX_TRIAL_ROWS else None
@@ -68,7 +68,7 @@ def trials_table(trials: Sequence[Row]) -> Table:
     return table
 
 
-def importance_table(rows: Sequence[Row]) -> Table:
+def build_importance_table(rows: Sequence[Row]) -> Table:
     """Return a table of the importance of each field, largest first."""
     caption = "explains: share of the variance of exact match between trials; the rest: interactions and chance"
     table = FittedTable("field", "explains", "exact match by value", title="Importance of fields", caption=caption)
@@ -79,7 +79,7 @@ def importance_table(rows: Sequence[Row]) -> Table:
 
 
 @style()
-def sweep_figure(trials: Sequence[Row], ranges: Mapping[str, bool], title: str) -> Drawing:
+def draw_sweep_figure(trials: Sequence[Row], ranges: Mapping[str, bool], title: str) -> Drawing:
     """Draw exact match against each field that varied, a mark per trial; for listed values also a line through the
     means. ``ranges`` maps searched fields to whether their axis is logarithmic. Raises UsageError without trials."""
     if not trials:

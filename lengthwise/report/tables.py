@@ -30,39 +30,39 @@ from lengthwise.base.score_rows import (
     select_worst_row,
 )
 from lengthwise.report import (
-    TRAINED,
+    TRAINED_MARK,
     WORST_FAMILY,
     Curve,
     Point,
+    find_scores_at_training_length,
+    format_training_warnings,
     name_curves,
-    scores_at_training_length,
-    training_warnings,
 )
 from lengthwise.report.fitted_table import FittedTable
 
-TOLERANCE = 1e-9  # tolerance for floating-point error in a fraction such as 0.07
-MAX_NAMED = 2  # number of families to name; others are only counted
-MAX_BLOCKS = 8  # blocks per side of a map, so that it fits 80 characters
-MAX_SIZES = 7  # sizes in a table, so that it fits 80 characters with a name
+ROUNDING_TOLERANCE = 1e-9  # floating-point error of a fraction such as 0.07
+MAX_NAMED_FAMILIES = 2  # number of families to name; others are only counted
+MAX_BLOCKS_PER_SIDE = 8  # blocks per side of a map, so that it fits 80 characters
+MAX_SIZE_COLUMNS = 7  # sizes in a table, so that it fits 80 characters with a name
 
 
-def score_table(curves: Sequence[Curve]) -> Table:
+def build_score_table(curves: Sequence[Curve]) -> Table:
     """Return a table of exact match, one row per curve and one column per size: the mean over seeds, with its band. If
     there are too many sizes, some are left out, first those not in ``Curve.diagonal``. Raises UsageError without
     curves."""
     if not curves:
         raise UsageError("there are no scores to tabulate: evaluate a run first")
-    points = [{point.sizes: point for point in curve.points()} for curve in curves]
+    points = [{point.sizes: point for point in curve.points} for curve in curves]
     uniform = [row for curve, row in zip(curves, points, strict=True) if curve.problems != WORST_FAMILY]
     sizes = sorted(set().union(*(uniform or points)))
     # Values that all rows share go into the caption.
     row_headings = {
         "trained to": [format_size(curve.tops) if curve.top else "–" for curve in curves],
-        "seeds": [_format_range({point.seeds for point in row.values()}) for row in points],
+        "seeds": [_format_range({point.seed_count for point in row.values()}) for row in points],
     }
     row_headings = {heading: cells for heading, cells in row_headings.items() if len(set(cells)) > 1}
-    diagonal_sizes = {point.sizes for curve in curves for point in curve.diagonal()}
-    max_columns = MAX_SIZES - len(row_headings)
+    diagonal_sizes = {point.sizes for curve in curves for point in curve.diagonal}
+    max_columns = MAX_SIZE_COLUMNS - len(row_headings)
     shown = sizes if len(sizes) <= max_columns else [size for size in sizes if size in diagonal_sizes] or sizes
     if len(shown) > max_columns:
         # The smallest, the largest, the training lengths, and others evenly spaced.
@@ -78,16 +78,17 @@ def score_table(curves: Sequence[Curve]) -> Table:
         for column, size in enumerate(shown):
             if point := points[number].get(size):
                 # Round the ends outwards, so that a band is never shown narrower than it is.
-                low, high = math.floor(100 * point.low + TOLERANCE) / 100, math.ceil(100 * point.high - TOLERANCE) / 100
+                low = math.floor(100 * point.low + ROUNDING_TOLERANCE) / 100
+                high = math.ceil(100 * point.high - ROUNDING_TOLERANCE) / 100
                 ends = [f"{end:.0f}" if end in (0, 1) else f"{end:.2f}".removeprefix("0") for end in (low, high)]
                 band = f" {'–'.join(ends)}" if low < high else ""  # no band if all seeds agree
-                mean, mark = (format_share(point.mean), _score_style(point.mean)), TRAINED * curve.is_trained_size(size)
-                cells[column] = Text.assemble((mark, "dim"), mean, (band, "dim"))
+                mark, style = TRAINED_MARK * curve.is_trained_size(size), _choose_score_style(point.mean)
+                cells[column] = Text.assemble((mark, "dim"), (format_share(point.mean), style), (band, "dim"))
         table.add_row(Text(name), *(column[number] for column in row_headings.values()), *cells)
     return table
 
 
-def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
+def build_detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
     """Return a table with a row per score; sizes in the training range, up to ``tops``, are marked. Raises UsageError
     without rows."""
     rows = list(rows)
@@ -99,7 +100,7 @@ def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
     optional_columns = {name: heading for name, heading in optional_columns.items() if any(name in row for row in rows)}
     fixed = ["exact match", "95 % interval", "per token", *optional_columns.values(), "loops", "count"]
     notes = [f"{name}: {rows[0][name]}" for name in ("problems", "stopping") if name not in varying]
-    notes += [f"{TRAINED} within the training range, up to {format_size(tops)}"] if tops is not None else []
+    notes += [f"{TRAINED_MARK} within the training range, up to {format_size(tops)}"] if tops is not None else []
     notes += ["scaled: accuracy per token, from guessing (0) to all right (1)"] * ("scaled" in optional_columns)
     notes += ["final part: exact match of the answer's final part alone"] * ("final" in optional_columns)
     notes += list_loop_notes(rows)
@@ -110,20 +111,20 @@ def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
     alignment = {"left_aligned": (*varying, ""), "no_wrap": ("size", "", *fixed), "optional_column": 1 + len(varying)}
     table = FittedTable("size", *varying, "", *fixed, caption="; ".join(notes), **alignment)
     for row in rows:
-        size, *middle_cells, loops, count = _detail_cells(row, tops)
+        size, *middle_cells, loops, count = _format_detail_cells(row, tops)
         cells = (format_scaled(row.get(name)) for name in optional_columns)
         table.add_row(size, *(row[name] for name in varying), *middle_cells, *cells, loops, count)
     return table
 
 
-def map_table(rows: Sequence[Row], tops: Sizes) -> Table:
+def build_map_table(rows: Sequence[Row], tops: Sizes) -> Table:
     """Return a table of exact match at pairs of sizes, averaged over blocks of neighbouring pairs, at most
-    ``MAX_BLOCKS`` per side. All rows must have the same stopping rule."""
+    ``MAX_BLOCKS_PER_SIDE`` per side. All rows must have the same stopping rule."""
     cells = {tuple(row["sizes"]): row["exact"] for row in rows}
     sides: list[dict[str, list[int]]] = [{}, {}]  # blocks of sizes of equal count, by their span as text
     for axis, blocks in enumerate(sides):
         side = sorted({size[axis] for size in cells})
-        step = -(-len(side) // MAX_BLOCKS)
+        step = -(-len(side) // MAX_BLOCKS_PER_SIDE)
         for block in (side[start : start + step] for start in range(0, len(side), step)):
             blocks["–".join(map(str, dict.fromkeys((block[0], block[-1]))))] = block
     downs, acrosses = sides
@@ -143,7 +144,7 @@ def map_table(rows: Sequence[Row], tops: Sizes) -> Table:
     return table
 
 
-def language_model_table(rows: Iterable[Row]) -> Table:
+def build_language_model_table(rows: Iterable[Row]) -> Table:
     """Return a table of a language model's scores, a row per size."""
     rows = list(rows)
     headings = ("size", "", "exact match", "95 % interval", "lenient", "per token", "chatter", "count")
@@ -153,28 +154,30 @@ def language_model_table(rows: Iterable[Row]) -> Table:
     )
     table = FittedTable(*headings, left_aligned=("",), no_wrap=headings, optional_column=1, caption=caption)
     for row in rows:
-        *cells, tokens, _, count_cell = _detail_cells(row, None)
+        *cells, tokens, _, count_cell = _format_detail_cells(row, None)
         count_cell = count_cell if row["count"] == row["asked"] else Text(f"{row['count']} of {row['asked']}", "yellow")
         lenient = Text(format_share(row["lenient"], 3) if "lenient" in row else "–")
         table.add_row(*cells, lenient, tokens, str(row["chatter"]), count_cell)
     return table
 
 
-def summary_rows(panel: str, curves: Sequence[Curve], sizes: Sequence[int], claims: Sequence[Claim] = ()) -> list[Row]:
-    """Return a row per curve and size, with the mean and standard error over seeds and the number of seeds that solve
-    the size; and a row per claim. ``fit`` is exact match at the training length, if measured."""
-    fits = scores_at_training_length(curves)
+def build_summary_rows(
+    panel: str, curves: Sequence[Curve], sizes: Sequence[int], claims: Sequence[Claim] = ()
+) -> list[Row]:
+    """Return a row per curve and size, and a row per claim. The former have the mean and standard error over seeds, the
+    number of seeds that solve the size, and ``fit``, exact match at the training length, None if not measured."""
+    fits = find_scores_at_training_length(curves)
     rows: list[Row] = []
     for curve in curves:
         curve_columns = {"panel": panel, "who": curve.label, "stopping": curve.stopping, "problems": curve.problems}
         fit = round(fits[curve.label], 5) if curve.label in fits else None
-        diverged = {"diverged": curve.diverged_seeds} if curve.diverged_seeds else {}
+        diverged = {"diverged": curve.diverged_seed_count} if curve.diverged_seed_count else {}
         trained = {"fit": fit, "trained_to": curve.top} | diverged
-        for point in curve.points():
+        for point in curve.points:
             if point.length in sizes:
-                error = None if point.error is None else round(point.error, 5)
+                error = None if point.standard_error is None else round(point.standard_error, 5)
                 score = {"size": format_size(point.sizes), "exact": round(point.mean, 5), "error": error}
-                seeds = {"solved": point.solved_seeds, "seeds": point.seeds, "count": point.count}
+                seeds = {"solved": point.solved_seed_count, "seeds": point.seed_count, "count": point.problem_count}
                 rows.append(curve_columns | score | seeds | trained)
     for claim in claims:
         published = {"published": claim.reported, "standing": claim.standing}
@@ -182,8 +185,8 @@ def summary_rows(panel: str, curves: Sequence[Curve], sizes: Sequence[int], clai
     return rows
 
 
-def summary_table(rows: Sequence[Row]) -> Table:
-    """Return the summary as a terminal table."""
+def build_summary_table(rows: Sequence[Row]) -> Table:
+    """Return the rows of ``build_summary_rows`` as a terminal table, under a line with each panel's title."""
     note = "±: the standard error of the mean over seeds"
     caption = note if any(row.get("error") is not None for row in rows) else None
     table = FittedTable("", "at", "exact match", f"seeds ≥ {SOLVED}", "stopping, or source", caption=caption)
@@ -199,13 +202,13 @@ def summary_table(rows: Sequence[Row]) -> Table:
         error = "" if row["error"] is None else f" ± {format_share(row['error'], 3)}"
         kind = "" if row["problems"] == "uniform" else f", {row['problems']}"
         notes = [f"{row['stopping']}{kind}"]
-        notes.append(training_warnings(row["fit"], row["trained_to"], row.get("diverged", 0)))
+        notes.append(format_training_warnings(row["fit"], row["trained_to"], row.get("diverged", 0)))
         cells = f"{format_share(row['exact'], 3)}{error}", f"{row['solved']} of {row['seeds']}"
         table.add_row(row["who"], row["size"], *cells, ", ".join(filter(None, notes)))
     return table
 
 
-def depth_rows(rows: Sequence[Row]) -> list[Row]:
+def build_depth_rows(rows: Sequence[Row]) -> list[Row]:
     """Return a row per size: exact match under each stopping rule, and after one loop fewer, one more and five more
     than planned."""
     depth_summaries = []
@@ -222,8 +225,8 @@ def depth_rows(rows: Sequence[Row]) -> list[Row]:
     return depth_summaries
 
 
-def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
-    """Return a table with a row per size: exact match on uniform problems, and on the worst family, by name."""
+def build_worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
+    """Return a table with a row per size: exact match on uniform problems and on the worst family, and its name."""
     rows = select_reported_rows(rows)
     uniform = select_uniform_rows(rows)
     structured = group_family_rows(rows)
@@ -240,7 +243,7 @@ def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
             # The shortest sizes, where all problems were measured, share a row.
             rows = [row for at in part for row in structured[at]]
             count, wrong = sum(row["count"] for row in rows), sum((1 - row["exact"]) * row["count"] for row in rows)
-            span = TRAINED * within + "–".join(dict.fromkeys([format_size(min(part)), format_size(max(part))]))
+            span = TRAINED_MARK * within + "–".join(dict.fromkeys([format_size(min(part)), format_size(max(part))]))
             share = _format_score(select_worst_row(rows))
             table.add_row(span, "", "every problem", share, f"{round(wrong)} of {count} wrong")
     for sizes in sorted({*uniform, *structured} - {*exhaustive_only}):
@@ -248,12 +251,12 @@ def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
         worst = select_worst_row(family_rows) if family_rows else None
         below = sum(row["exact"] < SOLVED for row in family_rows)
         named, below = (worst["problems"], f"{below} of {len(family_rows)}") if worst else ("–", "–")
-        size = TRAINED * is_within_training_sizes(sizes, tops) + format_size(sizes)
+        size = TRAINED_MARK * is_within_training_sizes(sizes, tops) + format_size(sizes)
         table.add_row(size, _format_score(uniform.get(sizes)), named, _format_score(worst), below)
     return table
 
 
-def family_table(rows: Iterable[Row], tops: Sizes) -> Table:
+def build_family_table(rows: Iterable[Row], tops: Sizes) -> Table:
     """Return a table of exact match, with a row per family, the worst first, and a column per size."""
     structured = group_family_rows(select_reported_rows(rows))
     sizes = [size for size in sorted(structured) if {row["problems"] for row in structured[size]} != {"every"}]
@@ -261,7 +264,7 @@ def family_table(rows: Iterable[Row], tops: Sizes) -> Table:
     for size in sizes:
         for row in structured[size]:
             by_name.setdefault(row["problems"], {})[size] = row
-    headings = ["family", *(TRAINED * is_within_training_sizes(size, tops) + format_size(size) for size in sizes)]
+    headings = ["family", *(TRAINED_MARK * is_within_training_sizes(size, tops) + format_size(size) for size in sizes)]
     table = FittedTable(*headings, left_aligned=("family",), no_wrap=headings)
     means = {name: statistics.fmean(row["exact"] for row in cells.values()) for name, cells in by_name.items()}
     for name, cells in sorted(by_name.items(), key=lambda item: means[item[0]]):
@@ -269,7 +272,7 @@ def family_table(rows: Iterable[Row], tops: Sizes) -> Table:
     return table
 
 
-def anatomy_table(rows: Sequence[Row]) -> Table:
+def build_anatomy_table(rows: Sequence[Row]) -> Table:
     """Return a table of error analyses: a line per size, followed by lines for its problems, grouped by difficulty."""
     headings = ("size", "exact match", "wrong", "end early", "end late", "wrong symbol", "first wrong at")
     table = FittedTable(*headings, left_aligned=("size", "first wrong at"), no_wrap=("size",))
@@ -287,7 +290,7 @@ def anatomy_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def row_table(rows: Sequence[Row]) -> Table:
+def build_row_table(rows: Sequence[Row]) -> Table:
     """Return a table of any rows, with a column per field."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = FittedTable(*(name.replace("_", " ") for name in names))
@@ -307,20 +310,20 @@ def _format_score(row: Row | None) -> Text:
     return Text(format_share(row["exact"], 3), "bold green" if row["exact"] >= SOLVED else "red")
 
 
-def _score_style(score: float) -> str:
+def _choose_score_style(score: float) -> str:
     if score >= SOLVED:
         return "bold green"
     return "dim red" if score == 0 else ""
 
 
-def _detail_cells(row: Row, tops: Sizes | None) -> list[Text]:
-    exact, style = row["exact"], _score_style(row["exact"])
+def _format_detail_cells(row: Row, tops: Sizes | None) -> list[Text]:
+    exact, style = row["exact"], _choose_score_style(row["exact"])
     # A bar of ten characters, in steps of an eighth of a character; any value above 0 is visible.
     eighths = max(round(exact * 80), 1 if exact > 0 else 0)
     bar = ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()).ljust(10, "·")
     trained = tops is not None and is_within_training_sizes(row["sizes"], tops)
     return [
-        Text.assemble((TRAINED * trained, "dim"), format_size(row["sizes"])),
+        Text.assemble((TRAINED_MARK * trained, "dim"), format_size(row["sizes"])),
         Text(bar, style),
         Text(format_share(exact, 3), style),
         Text(format_interval(row), "dim"),
@@ -331,15 +334,15 @@ def _detail_cells(row: Row, tops: Sizes | None) -> list[Text]:
 
 
 def _describe_curves(curves: Sequence[Curve], points: Sequence[Point], shown_count: int, size_count: int) -> str:
-    """Return a caption: training range, problems and seeds, bands, sizes recipes were chosen on, and worst families."""
-    seeds = {point.seeds for point in points}
+    """Return a caption: training range, numbers of problems and seeds, bands, selection sizes, and worst families."""
+    seeds = {point.seed_count for point in points}
     # Seeds share their problems, unless these are sealed.
     shared_text = "" if seeds == {1} or any(curve.is_sealed() for curve in curves) else ", the same for all seeds"
     bands = (["worst–best seed"] if seeds != {1} else []) + (["95 % interval"] if 1 in seeds else [])
     tops = sorted({curve.tops for curve in curves if curve.top})
     upto = " to ".join(dict.fromkeys(map(format_size, tops[:1] + tops[-1:])))
-    problems = f"{_format_range({point.count for point in points})} problems per size{shared_text}"
-    lines = [f"{TRAINED} within the training range, up to {upto}"] if tops else []
+    problems = f"{_format_range({point.problem_count for point in points})} problems per size{shared_text}"
+    lines = [f"{TRAINED_MARK} within the training range, up to {upto}"] if tops else []
     seeds_text = f"{_format_range(seeds)} seed{'s' * (seeds != {1})}"
     lines += [f"{problems}, {seeds_text}; beside exact match: {', for a single seed the '.join(bands)}"]
     lines += [f"{shown_count} of {size_count} sizes are shown"] if shown_count < size_count else []
@@ -353,16 +356,16 @@ def _describe_curves(curves: Sequence[Curve], points: Sequence[Point], shown_cou
     several = len({curve.stopping for curve in worst}) > 1
     for curve in worst:
         failing: dict[str, list[str]] = {}  # sizes with wrong answers, by the worst families
-        for point in curve.points():
+        for point in curve.points:
             if point.mean < 1:
-                named, others = [*point.families[:MAX_NAMED]], len(point.families) - MAX_NAMED
+                named, others = [*point.families[:MAX_NAMED_FAMILIES]], len(point.families) - MAX_NAMED_FAMILIES
                 family = " or ".join(named + [f"{others} others"] * (others > 0))
                 failing.setdefault(family, []).append(format_size(point.sizes))
         listed = failing.pop("every", [])  # short sizes, where all problems were measured instead of families
         named_sizes = [f"{name} at {', '.join(size_texts)}" for name, size_texts in failing.items()]
         parts = [f"worst family {'; '.join(named_sizes)}"] if failing else []
         parts += [f"all problems measured, some wrong, at {', '.join(listed)}"] * bool(listed)
-        right = f"every family is right at {', '.join(format_size(point.sizes) for point in curve.points())}"
+        right = f"every family is right at {', '.join(format_size(point.sizes) for point in curve.points)}"
         lines += [f"{curve.label}{f', {curve.stopping}' * several}: {'; '.join(parts) or right}"]
     return "\n".join(lines)
 

@@ -14,7 +14,7 @@ Points = Sequence[tuple[float, float]]
 ROWS, COLUMNS = 9, 71  # cells
 MARKERS = "●▲■◆○△□◇"
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")  # the terminal's own, which suit its background
-DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # bits of a braille cell's dots: left column, right column
+DOT_BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # of a braille cell's left and right column of dots
 
 
 def plot(series: Mapping[str, Points], x_label: str, top: float | None = None) -> Group:
@@ -22,7 +22,7 @@ def plot(series: Mapping[str, Points], x_label: str, top: float | None = None) -
     ends = [x for points in series.values() for x, _ in points] + ([0, top] if top is not None else [])
     low, high = min(ends, default=0), max(ends, default=1)
 
-    def locate(x: float, y: float) -> tuple[int, int]:
+    def locate_dot(x: float, y: float) -> tuple[int, int]:
         """Return the position of a value's dot, counted from the left and from the top."""
         across = np.interp(x, (low, max(high, low + 1)), (0, 2 * COLUMNS - 1))
         return round(across), round(np.interp(y, (0, 1), (4 * ROWS - 1, 0)))
@@ -34,17 +34,17 @@ def plot(series: Mapping[str, Points], x_label: str, top: float | None = None) -
     for number, (name, points) in enumerate(series.items()):
         mark, colour = MARKERS[number % len(MARKERS)], COLOURS[number % len(COLOURS)]
         legend.append(Text.assemble((mark, f"bold {colour}"), " ", name))
-        places = [locate(x, y) for x, y in points]
+        places = [locate_dot(x, y) for x, y in points]
         for start, end in pairwise(places):
             steps = max(abs(end[0] - start[0]), abs(end[1] - start[1]))
             for x, y in np.linspace(start, end, steps + 1).round().astype(int).tolist():
                 cell = y // 4, x // 2
-                dots[cell] = dots.get(cell, 0) | DOTS[x % 2][y % 4]
+                dots[cell] = dots.get(cell, 0) | DOT_BITS[x % 2][y % 4]
                 lines[cell] = chr(0x2800 + dots[cell]), colour
         every = max(1, 8 * len(places) // COLUMNS)  # marks are eight columns apart, if there are many
         for x, y in [*places[::every], *places[-1:]]:
             marks[y // 4, x // 2] = mark, f"bold {colour}"
-    rule = None if top is None else locate(top, 0)[0] // 2
+    rule = None if top is None else locate_dot(top, 0)[0] // 2
     drawn = Text(no_wrap=True, overflow="crop")
     for row in range(ROWS):
         tick = {0: "1", ROWS // 2: "0.5", ROWS - 1: "0"}.get(row, "")

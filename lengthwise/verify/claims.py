@@ -33,7 +33,7 @@ class Claims:
     """Claims about weights, from the files in their folder."""
 
     rows: Sequence[Row] = ()  # scores
-    parameters: int | None = None  # number of parameters; None if not claimed
+    parameter_count: int | None = None  # None if not claimed
     outline: RunOutline | None = None  # facts about the recipe; None if not claimed
 
 
@@ -47,10 +47,10 @@ def read_claims(folder: Path) -> Claims:
     return Claims(rows, run.about().get("parameters"), run.outline)
 
 
-def find_contradictions(claims: Claims, weights: Weights, parameters: int) -> Iterator[str]:
-    """Yield each claim that contradicts the weights or their recipe."""
-    if claims.parameters is not None and claims.parameters != parameters:
-        yield f"{claims.parameters:,} parameters are claimed, but there are {parameters:,}"
+def find_contradictions(claims: Claims, weights: Weights, parameter_count: int) -> Iterator[str]:
+    """Yield a message for each claim that contradicts the weights or their recipe."""
+    if claims.parameter_count is not None and claims.parameter_count != parameter_count:
+        yield f"{claims.parameter_count:,} parameters are claimed, but there are {parameter_count:,}"
     if claims.outline is not None:
         claimed, actual = asdict(claims.outline), asdict(build_outline(weights.recipe))
         for name in ("id", "name", "seed", "data_seed", "task", "top", "tops", "steps", "stopping"):
@@ -65,8 +65,8 @@ def find_contradictions(claims: Claims, weights: Weights, parameters: int) -> It
 def find_refuted_claims(
     claims: Claims, measured_rows: Iterable[Row], weights: Weights, seed: int
 ) -> tuple[list[str], int]:
-    """Return the claims that are significantly better than the measured scores, and the number of claims compared.
-    Some claims that ``measured_rows`` lacks are drawn at random and measured here."""
+    """Return a message for each claim that is significantly better than the measured score, and the number of claims
+    compared. Up to ``MAX_CLAIMS`` claims without a row in ``measured_rows``, drawn at random, are measured here."""
     recipe = weights.recipe
     own_rows = [row for row in claims.rows if row["stopping"] == recipe.stopping.name]
     claimed = {(tuple(row["sizes"]), row["problems"]): row for row in own_rows}

@@ -20,31 +20,32 @@ from lengthwise.runners.cpu import choose_runner
 from lengthwise.runs.run import Weights
 
 Perturbation = Callable[[Tensor, Generator], Tensor]
-DRAWS = 3  # draws per perturbation
+DRAWS_PER_PERTURBATION = 3
 REPETITIONS = 3  # number of times problems are answered, to test for determinism
 
 
 def shuffle_values(tensor: Tensor, generator: Generator) -> Tensor:
-    """Shuffle a tensor's values."""
+    """Return a tensor of the same shape with the values in random order."""
     return tensor.flatten()[torch.randperm(tensor.numel(), generator=generator)].view_as(tensor)
 
 
-def add_noise(tensor: Tensor, generator: Generator, size: float = 1.0) -> Tensor:
-    """Add normal noise of ``size`` times the tensor's root mean square, or ``size`` if the tensor is zero."""
+def add_noise(tensor: Tensor, generator: Generator, scale: float = 1.0) -> Tensor:
+    """Return the tensor plus normal noise. Its standard deviation is ``scale`` times the tensor's root mean square, or
+    ``scale`` if the tensor is zero."""
     root_mean_square = float(tensor.square().mean().sqrt()) or 1.0
-    return tensor + torch.randn(tensor.shape, generator=generator) * size * root_mean_square
+    return tensor + torch.randn(tensor.shape, generator=generator) * scale * root_mean_square
 
 
 @contextmanager
 def perturb_parameters(
-    model: nn.Module, change: Perturbation, generator: Generator, only_parameter: str | None = None
+    model: nn.Module, perturb: Perturbation, generator: Generator, only_parameter: str | None = None
 ) -> Iterator[None]:
-    """Perturb all parameters of a model, or only the one named ``only_parameter``, during a ``with`` block."""
+    """Within a ``with`` block, perturb all parameters of a model, or only the one named ``only_parameter``."""
     chosen = {name: value for name, value in model.named_parameters() if only_parameter in (None, name)}
     original = {name: value.detach().clone() for name, value in chosen.items()}
     try:
         for value in chosen.values():
-            value.data.copy_(change(value.detach().cpu(), generator))
+            value.data.copy_(perturb(value.detach().cpu(), generator))
         yield
     finally:
         for name, value in chosen.items():
@@ -68,13 +69,13 @@ def measure_answers(weights: Weights, problems: Problems) -> AnswerMetrics:
 
 
 def measure_perturbed_weights(weights: Weights, problems: Problems, seed: int) -> dict[str, AnswerMetrics]:
-    """Return the metrics of "unchanged", "shuffled", "noisy" and "jittered" weights. They are the best of
-    ``DRAWS`` draws where the model should fail (shuffled, noisy), the worst where it should not (jittered)."""
+    """Return the metrics with "unchanged", "shuffled", "noisy" and "jittered" weights. Of several random draws, the
+    best counts if the model should fail (shuffled, noisy), the worst if it should not (jittered)."""
     measured = {"unchanged": measure_answers(weights, problems)}
-    jitter = partial(add_noise, size=1e-6)  # far too small to affect a genuine answer
+    jitter = partial(add_noise, scale=1e-6)  # far too small to affect a genuine answer
     for name, change, chosen in ("shuffled", shuffle_values, max), ("noisy", add_noise, max), ("jittered", jitter, min):
         draws = []
-        for number in range(DRAWS):
+        for number in range(DRAWS_PER_PERTURBATION):
             with perturb_parameters(weights.model, change, stream(seed, "perturbed", name, number)):
                 draws.append(measure_answers(weights, problems))
         measured[name] = chosen(draws, key=lambda outcome: (outcome.exact, -outcome.loss))
@@ -82,7 +83,7 @@ def measure_perturbed_weights(weights: Weights, problems: Problems, seed: int) -
 
 
 def find_unused_parameters(weights: Weights, problems: Problems, seed: int) -> list[str]:
-    """Return the names of parameters that affect no logit at the positions of the loss."""
+    """Return the names of parameters that do not affect any logit at the positions of the loss."""
     recipe, model = weights.recipe, weights.model
     batch = recipe.layout.write(problems, recipe.task)
     original_logits, unused = _compute_logits(weights, batch), []
@@ -104,22 +105,22 @@ def _compute_logits(weights: Weights, batch: Batch) -> Tensor:
 
 
 def count_changed_answers(weights: Weights, problems: Problems) -> tuple[int, int]:
-    """Return how many answers change when the problems are answered again, and how many when they are answered in
-    reverse order, in two halves: by rounding, some may; the number is 0 for rules that choose for rows together."""
+    """Return how many answers change when the problems are repeated, and how many in reverse order, in two halves. By
+    rounding, some of these may change. Their number is 0 for stopping rules that choose loops for a whole batch."""
     recipe, rows = weights.recipe, len(problems)
     batch = recipe.layout.write(problems, recipe.task)
-    first, *repeats = [_predict(weights, batch, seed) for seed in range(REPETITIONS)]
+    first, *repeats = [_predict_answers(weights, batch, seed) for seed in range(REPETITIONS)]
     changed = torch.stack([(first != repeat).any(1) for repeat in repeats]).any(0)
     if recipe.stopping.together > 1:
         return int(changed.sum()), 0
-    parts = [_predict(weights, batch.take(part), REPETITIONS) for part in torch.arange(rows).flip(0).chunk(2)]
+    parts = [_predict_answers(weights, batch.take(part), REPETITIONS) for part in torch.arange(rows).flip(0).chunk(2)]
     # A half without the longest rows has fewer slots.
     reverse = torch.cat([F.pad(part, (0, first.shape[1] - part.shape[1])) for part in parts])
     return int(changed.sum()), int((first.flip(0) != reverse).any(1).sum())
 
 
-def _predict(weights: Weights, batch: Batch, seed: int) -> Tensor:
-    """Return each row's symbols plus 1, up to and including the first end; zeros after it."""
+def _predict_answers(weights: Weights, batch: Batch, seed: int) -> Tensor:
+    """Return each row's answer: symbol ids plus 1, up to and including the first end symbol, then zeros."""
     recipe = weights.recipe
     with preserve_generators():
         torch.manual_seed(seed)

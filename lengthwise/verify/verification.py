@@ -52,11 +52,7 @@ from lengthwise.runs.run import Weights
 from lengthwise.training.cost import operation_counter
 from lengthwise.training.loop import train
 from lengthwise.verify.claims import Claims, find_contradictions, find_refuted_claims
-from lengthwise.verify.perturbation import (
-    count_changed_answers,
-    find_unused_parameters,
-    measure_perturbed_weights,
-)
+from lengthwise.verify.perturbation import count_changed_answers, find_unused_parameters, measure_perturbed_weights
 
 SAMPLES = 1000  # uniform problems per size
 FAMILY_FRACTION = 0.4  # problems per family, relative to ``samples``: 400; a lower end of .99 needs 381
@@ -88,8 +84,8 @@ def verify(
 ) -> Row:
     """Check these weights, measure their scores, and return a record of plain values; ``sign_record`` adds the digest.
     ``sizes`` are by default those of ``evaluate``; ``seed`` is by default unpredictable. ``samples`` is the number of
-    uniform problems per size, ``seconds`` the time of the attack, ``minutes`` the processor time for exact match;
-    larger sizes are skipped and listed as ``left_out``. ``files`` maps the weights' file names to digests."""
+    uniform problems per size, ``seconds`` the time of the attack. ``minutes`` limits the processor time for exact
+    match: sizes that would exceed it are listed as ``left_out``. ``files`` maps the weights' file names to digests."""
     claims, seed = claims or Claims(), secrets.randbits(62) if seed is None else seed
     recipe = weights.recipe
     line = (progress or Progress(quiet=True)).add_line(f"{weights.name}: verification")
@@ -115,8 +111,8 @@ def verify(
                 refused = str(error)
         checks.append(_check_attack(attack_result, refused))
     measured_sizes = [size for size in requested_sizes if size not in left_out]
-    longest = longest_solved_size(rows)
-    uniform = longest_solved_size(row for row in rows if row["problems"] == "uniform")
+    longest = find_longest_solved_size(rows)
+    uniform = find_longest_solved_size(row for row in rows if row["problems"] == "uniform")
     about = {"name": weights.name, "recipe": recipe.name, "id": recipe.id, "task": recipe.task.name}
     about |= {"trained_to": format_size(recipe.tops), "stopping": recipe.stopping.name}
     about |= {"tensors": weights_digest(weights.model.state_dict()), "files": dict(files or {}), "seed": seed}
@@ -166,13 +162,13 @@ def file_digest(path: Path) -> str:
 
 
 def _check_weights(
-    weights: Weights, claims: Claims, sizes: Sequence[tuple[int, ...]], parameters: int
+    weights: Weights, claims: Claims, sizes: Sequence[tuple[int, ...]], parameter_count: int
 ) -> Iterator[Check]:
-    wrong = list(find_contradictions(claims, weights, parameters))
+    wrong = list(find_contradictions(claims, weights, parameter_count))
     yield Check("stated facts", "exposed" if wrong else "passed", "; ".join(wrong) or "as stated in its files")
     buffers = sum(value.numel() for value in weights.model.buffers())
-    numbers = f"{parameters:,} counted" + (f", and {buffers:,} numbers in buffers" if buffers else "")
-    yield Check("parameters", "exposed" if buffers > parameters else "passed", numbers)
+    numbers = f"{parameter_count:,} counted" + (f", and {buffers:,} numbers in buffers" if buffers else "")
+    yield Check("parameters", "exposed" if buffers > parameter_count else "passed", numbers)
     count = count_operations(weights, least := min(sizes, key=max))
     finding = f"{count:,} in matrix products for an answer of size {format_size(least)}"
     yield Check("operations", "passed" if count else "exposed", finding if count else "no matrix products")
@@ -195,7 +191,7 @@ def count_operations(weights: Weights, sizes: tuple[int, ...]) -> int:
 
 
 def _check_training(recipe: Recipe, sizes: Sequence[tuple[int, ...]], claims: Claims) -> Check:
-    """Check that training draws no problem beyond its training lengths, and that longer ones were measured."""
+    """Check that training draws no problem beyond its training lengths, and that scores at longer ones exist."""
     drawn, tops = replace(recipe, source=Fresh()), recipe.tops
     steps = {round(part * (recipe.steps - 1) / (CHECKED_STEPS - 1)) for part in range(CHECKED_STEPS)}
     largest_drawn = torch.stack([data.draw_batch(drawn, step)[0].sizes.amax(0) for step in steps]).amax(0).tolist()
@@ -266,7 +262,7 @@ def _measure_scores(
     rows = [score.row() for score in evaluate_families(weights, short, samples=samples_per_family, seed=seed)]
     ordered = sorted(dict.fromkeys(sizes), key=lambda size: (max(size), size))
     for number, size in enumerate(ordered):
-        solving = longest_solved_size(rows) == (ordered[number - 1] if number else longest_solved_size(rows))
+        solving = find_longest_solved_size(rows) == (ordered[number - 1] if number else find_longest_solved_size(rows))
         problem_count = samples + samples_per_family * names * solving
         if rate * problem_count * relative_cost(recipe, size) > end - clock():
             return rows, ordered[number:]
@@ -279,7 +275,7 @@ def _measure_scores(
     return rows, []
 
 
-def longest_solved_size(rows: Iterable[Row]) -> Sizes | None:
+def find_longest_solved_size(rows: Iterable[Row]) -> Sizes | None:
     """Return the largest size that is solved together with all smaller sizes. A size is solved if the lower ends of the
     95 % intervals of exact match, on uniform problems and on each family, are at least .99; if all problems of a size
     were measured, exact match itself counts. A score card, with fewer problems of each family, is less strict."""
@@ -303,9 +299,9 @@ def _check_claims(claims: Claims, rows: Sequence[Row], weights: Weights, seed: i
     return Check("claimed scores", "exposed" if wrong else "passed", text)
 
 
-def _check_attack(outcome: Row, reason: str) -> Check:
+def _check_attack(outcome: Row, skip_reason: str) -> Check:
     if not outcome:
-        return Check("attack", "open", f"not run: {reason}")
+        return Check("attack", "open", f"not run: {skip_reason}")
     if not outcome["failed"]:
         return Check("attack", "passed", f"no failure in {outcome['tries']:,} problems")
     shortest = outcome["shortest"][0]
@@ -319,8 +315,8 @@ def _check_attack(outcome: Row, reason: str) -> Check:
 def retrain_and_compare(
     weights: Weights, rows: Sequence[dict[str, Any]], seed: int, progress: Progress | None = None, **options: Any
 ) -> Check:
-    """Train the recipe of these weights again and compare. The check passes if the weights are equal, or if the new
-    weights refute no score on uniform problems in ``rows``, as another processor may change the last bits."""
+    """Train the recipe of these weights again and compare. The check passes if the new weights are equal or, since
+    another processor may change the last bits, if they refute no score on uniform problems in ``rows``."""
     name = "retraining"
     with tempfile.TemporaryDirectory() as folder:
         try:

@@ -10,30 +10,30 @@ from lengthwise import __version__
 from lengthwise.base.csv_files import flatten_rows
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import KINDS_WITH_CURVE, Row, format_size, select_reported_rows
-from lengthwise.report import all_curves, by_recipe, name_curves
-from lengthwise.report.card import MIN_PROBLEMS, card_cells, format_sizes, score_card
-from lengthwise.report.length_figure import default_title
+from lengthwise.report import build_all_curves, by_recipe, name_curves
+from lengthwise.report.card import MIN_PROBLEMS, build_score_card, format_card_cells, format_sizes
+from lengthwise.report.length_figure import build_title
 from lengthwise.report.lines import line_style
-from lengthwise.report.loss_figure import running_geometric_mean
+from lengthwise.report.loss_figure import compute_running_geometric_mean
 from lengthwise.report.map_figure import average_cells, label_scores
-from lengthwise.report.publish import anatomy_rows, metrics_rows, scores_with_run_columns
-from lengthwise.report.tables import depth_rows
+from lengthwise.report.publish import build_metrics_rows, collect_scores, select_anatomy_rows
+from lengthwise.report.tables import build_depth_rows
 from lengthwise.runs.folder import InquiryFolder, RunFolder
 from lengthwise.runs.run import Run, Weights
-from lengthwise.viewer.document import build_document, escape, join_scripts, vendor_scripts
+from lengthwise.viewer.document import build_document, escape, join_scripts, read_vendor_scripts
 from lengthwise.viewer.viewer import SCRIPTS as VIEWER
-from lengthwise.viewer.viewer import find_export_obstacle, model_data
+from lengthwise.viewer.viewer import build_model_data, find_export_obstacle
 
-MAX_PAGE_BYTES = 3_000_000  # bytes per page; models that do not fit are left out
-LIBRARIES = "vega", "vega-lite", "vega-embed"
-TRIES = 300  # problems that the attack on each model tries
-LOSS_POINTS = 250  # approximate number of points drawn per run
+MAX_PAGE_BYTES = 3_000_000  # models that do not fit are left out
+LIBRARY_NAMES = "vega", "vega-lite", "vega-embed"
+ATTACK_TRIES = 300  # problems that the attack on each model tries
+LOSS_POINTS_PER_RUN = 250  # approximate number of points
 SHAPES: dict[str, str] = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond"}  # by matplotlib's marker
 SHAPES |= {"v": "triangle-down", "P": "cross", "X": "stroke"}
 SEED_FIELDS = {"seed", "data_seed", "name"}  # recipe fields that are ignored when comparing recipes
 
 
-def report_page(
+def build_report_page(
     runs: Sequence[RunFolder],
     inquiries: Sequence[InquiryFolder] = (),
     *,
@@ -42,29 +42,29 @@ def report_page(
     operations_per_step: Mapping[str, float] | None = None,
     models: Sequence[Weights] = (),
 ) -> str:
-    """Return the page of these runs and of the language models in ``inquiries``, as HTML. ``command`` regenerates the
-    page, ``operations_per_step`` is as in ``report.card``; as many of ``models`` as fit can be run in the page."""
-    title = title or default_title([folder.outline for folder in [*runs, *inquiries]])
-    card, packed = score_card(runs, operations_per_step) if any(run.rows("scores") for run in runs) else [], {}
-    for name, rows in table_rows(runs, inquiries, card).items():  # each column is named once
+    """Return the page of these runs and of the language models in ``inquiries``, as HTML. It can run ``models``, as far
+    as they fit. ``command`` regenerates the page; ``operations_per_step`` is as in ``report.card``."""
+    title = title or build_title([folder.outline for folder in [*runs, *inquiries]])
+    card, packed = build_score_card(runs, operations_per_step) if any(run.rows("scores") for run in runs) else [], {}
+    for name, rows in build_table_rows(runs, inquiries, card).items():  # each column is named once
         columns, flat = flatten_rows(rows)
         packed[name] = {"columns": columns, "rows": [[row.get(column) for column in columns] for row in flat]}
     recipes = {label: group[0].config() for label, group in (by_recipe(runs) if runs else {}).items()}
-    report = {"made": command, "charts": chart_rows(runs, inquiries), "tables": packed, "recipes": recipes}
+    report = {"made": command, "charts": build_chart_rows(runs, inquiries), "tables": packed, "recipes": recipes}
     body, code = _build_body(title, runs, inquiries, card, command), join_scripts("dom", "csv", "charts", "report")
-    options = {"libraries": vendor_scripts(*LIBRARIES), "compressed": ("report",)}
-    page, chosen = build_document(title, body.replace(_VIEWER, ""), code, {"report": report}, **options), []
+    options = {"libraries": read_vendor_scripts(*LIBRARY_NAMES), "compressed_ids": ("report",)}
+    page, chosen = build_document(title, body.replace(_VIEWER_HTML, ""), code, {"report": report}, **options), []
     scripts = f"{code}\n{join_scripts(*VIEWER)}"
     for model in models:
         # Approximate bytes that the model adds: its parameters in base64, its program and examples.
         added = sum(part.numel() for part in model.model.parameters()) * 16 // 3 + 100_000
         if len(page) + added < MAX_PAGE_BYTES:
-            chosen.append(model_data(model, TRIES))
+            chosen.append(build_model_data(model, ATTACK_TRIES))
             page = build_document(title, body, scripts, {"report": report, "models": {"models": chosen}}, **options)
     return page
 
 
-def exportable_weights(runs: Sequence[RunFolder]) -> list[Weights]:
+def load_exportable_weights(runs: Sequence[RunFolder]) -> list[Weights]:
     """Return the weights of each recipe's first trained run, if ``js`` implements the model."""
     exportable = []
     for group in by_recipe(runs).values() if runs else ():
@@ -79,7 +79,8 @@ def exportable_weights(runs: Sequence[RunFolder]) -> list[Weights]:
     return exportable
 
 
-_VIEWER = """<section id="thinking" aria-labelledby="thinking-title"><h2 id="thinking-title">Watch it loop by loop</h2>
+_VIEWER_HTML = """<section id="thinking" aria-labelledby="thinking-title">
+<h2 id="thinking-title">Watch it loop by loop</h2>
 <p>The model itself runs here: its weights are in this file. Type a problem to see the answer after every loop.</p>
 <div data-viewer="models"></div></section>"""
 
@@ -87,12 +88,12 @@ _VIEWER = """<section id="thinking" aria-labelledby="thinking-title"><h2 id="thi
 def _build_body(
     title: str, runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder], card: Sequence[Row], command: str
 ) -> str:
-    """Return the part of the page that needs no script: title, score card, and how to make the page again."""
+    """Return the part of the page that needs no script: title, score card, and the command that repeats the page."""
     count = f"{len(runs)} run{'s' * (len(runs) != 1)}" + (f", {len(inquiries)} inquiries" if inquiries else "")
     seeds = max((len(group) for group in by_recipe(runs).values()), default=1) if runs else 1
     repeat_text = f"<p>To make this page again, run <code>{escape(command)}</code></p>" if command else ""
     head = lines = ""
-    for row in map(card_cells, card):
+    for row in map(format_card_cells, card):
         head = "".join(f'<th scope="col">{escape(name)}</th>' for name in row)
         first, *other_cells = row.values()
         cells = "".join(f"<td>{escape(cell)}</td>" for cell in other_cells)
@@ -111,7 +112,7 @@ def _build_body(
 {table if card else "<p>No scores yet.</p>"}
 </section>
 <div id="charts" data-report="report"></div>
-{_VIEWER}
+{_VIEWER_HTML}
 <section aria-labelledby="again-title"><h2 id="again-title">Reproduce</h2>
 {repeat_text}
 <p>To train a recipe again, save it below, then run <code>lengthwise train recipe.json --seeds {seeds}</code></p>
@@ -123,9 +124,9 @@ def _build_body(
 # Rows
 
 
-def chart_rows(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) -> dict[str, list[Row]]:
+def build_chart_rows(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) -> dict[str, list[Row]]:
     """Return the rows of every chart, by the chart's name; a chart with nothing to draw has no rows."""
-    lengths, groups = _length_rows(runs, inquiries), by_recipe(runs) if runs else {}
+    lengths, groups = _build_length_rows(runs, inquiries), by_recipe(runs) if runs else {}
     labels = dict.fromkeys([*groups, *(row["label"] for row in lengths)])
     styles = [line_style(number, name=label) for number, label in enumerate(labels)]  # as in figures
     charts: dict[str, list[Row]] = {
@@ -134,12 +135,12 @@ def chart_rows(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) ->
         **{name: [] for name in ("maps", "loops", "stops", "loss", "watched", "wrong", "traits")},
     }
     for label, group in groups.items():
-        for name, rows in _recipe_charts(group).items():
+        for name, rows in _build_recipe_charts(group).items():
             charts[name] += [{"label": label} | row for row in rows]
     return charts
 
 
-def _recipe_charts(group: Sequence[RunFolder]) -> dict[str, list[Row]]:
+def _build_recipe_charts(group: Sequence[RunFolder]) -> dict[str, list[Row]]:
     """Return the rows of the charts of one recipe's runs, by the chart's name."""
     # Exact match over two sizes, the mean over seeds, if a pair of different sizes was measured.
     cells = [row for row in label_scores(group) if row["problems"] in KINDS_WITH_CURVE and len(row["sizes"]) == 2]
@@ -152,7 +153,7 @@ def _recipe_charts(group: Sequence[RunFolder]) -> dict[str, list[Row]]:
     # Scores after each loop, and the mean loop at which each stopping rule stops.
     loops: list[Row] = []
     stops: list[Row] = []
-    for row in _depth_rows(group):
+    for row in _select_depth_rows(group):
         size = format_size(row["sizes"])
         for loop, (exact, sure) in enumerate(zip(row["exact"], row["confidence"], strict=True), 1):
             loops.append({"size": size, "loop": loop, "exact": exact, "confidence": sure})
@@ -160,7 +161,7 @@ def _recipe_charts(group: Sequence[RunFolder]) -> dict[str, list[Row]]:
             stops.append({"size": size, "rule": name, "loop": round(chosen["mean"], 2)} | chosen)
     # The positions at which wrong answers first go wrong, over all seeds.
     positions: dict[str, Counter[int]] = {}  # by size
-    for row in sorted(anatomy_rows(group), key=lambda row: (max(row["sizes"]), row["sizes"])):
+    for row in sorted(select_anatomy_rows(group), key=lambda row: (max(row["sizes"]), row["sizes"])):
         counts = {int(position): count for position, count in row["first_wrong"].items()}
         positions.setdefault(format_size(row["sizes"]), Counter()).update(counts)
     wrong = [
@@ -168,11 +169,11 @@ def _recipe_charts(group: Sequence[RunFolder]) -> dict[str, list[Row]]:
         for size, counts in positions.items()
         for position, count in sorted(counts.items())
     ]
-    return {"maps": maps, "loops": loops, "stops": stops, "wrong": wrong, **_charts_by_seed(group)}
+    return {"maps": maps, "loops": loops, "stops": stops, "wrong": wrong, **_build_charts_by_seed(group)}
 
 
-def _charts_by_seed(group: Sequence[RunFolder]) -> dict[str, list[Row]]:
-    """Return the rows of the charts with a curve per run, by the chart's name."""
+def _build_charts_by_seed(group: Sequence[RunFolder]) -> dict[str, list[Row]]:
+    """Return the rows of the charts that have a line per run, by the chart's name."""
     loss, watched, features = list[Row](), list[Row](), list[Row]()
     same_seed = Counter(run.outline.seed for run in group)
     for run in group:
@@ -180,62 +181,64 @@ def _charts_by_seed(group: Sequence[RunFolder]) -> dict[str, list[Row]]:
         is_unique = same_seed[outline.seed] == 1
         seed = outline.seed if is_unique else f"{outline.seed}, problems {outline.data_seed}"
         logged = [row for row in metrics if (row.get("loss") or 0) > 0]
-        smooth = running_geometric_mean([row["loss"] for row in logged])
-        for row, value in list(zip(logged, smooth, strict=True))[:: max(1, len(logged) // LOSS_POINTS)]:
+        smooth = compute_running_geometric_mean([row["loss"] for row in logged])
+        for row, value in list(zip(logged, smooth, strict=True))[:: max(1, len(logged) // LOSS_POINTS_PER_RUN)]:
             loss.append({"seed": seed, "step": row["step"], "loss": float(f"{value:.4g}")})
         for row in metrics:
             for size, share in row.get("exact", {}).items():
                 watched.append({"seed": seed, "size": size, "step": row["step"], "exact": share})
-        for row in select_reported_rows(anatomy_rows([run])):
+        for row in select_reported_rows(select_anatomy_rows([run])):
             for name, part in ((name, part) for name, parts in row["by"].items() for part in parts):
                 point = {"size": format_size(row["sizes"]), "trait": name, "middle": (part["low"] + part["high"]) / 2}
                 features.append({"seed": seed} | point | {"exact": part["exact"], "count": part["count"]})
     return {"loss": loss, "watched": watched, "traits": features}
 
 
-def table_rows(
+def build_table_rows(
     runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder], card: Sequence[Row]
 ) -> dict[str, list[Row]]:
-    """Return the rows of each table that has rows, by its name."""
+    """Return the rows of every table that is not empty, by the table's name."""
     groups = by_recipe(runs) if runs else {}
     tables = {
-        "scores": scores_with_run_columns(runs, inquiries),
-        "curves": [{**row, "families": " ".join(row["families"])} for row in _length_rows(runs, inquiries)],
+        "scores": collect_scores(runs, inquiries),
+        "curves": [{**row, "families": " ".join(row["families"])} for row in _build_length_rows(runs, inquiries)],
         # These lists hold one size per seed, not one size per axis.
         "card": [
             {name: format_sizes(value) if isinstance(value, list) else value for name, value in row.items()}
             for row in card
         ],
-        "metrics": metrics_rows(runs),
-        "stopping": [{"recipe": name} | row for name in groups for row in depth_rows(_depth_rows(groups[name]))],
-        "anatomy": [{"recipe": name} | row for name, group in groups.items() for row in anatomy_rows(group)],
-        "differences": recipe_differences(groups),
+        "metrics": build_metrics_rows(runs),
+        "stopping": [
+            {"recipe": name} | row for name in groups for row in build_depth_rows(_select_depth_rows(groups[name]))
+        ],
+        "anatomy": [{"recipe": name} | row for name, group in groups.items() for row in select_anatomy_rows(group)],
+        "differences": list_recipe_differences(groups),
     }
     return {name: rows for name, rows in tables.items() if rows}
 
 
-def _length_rows(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) -> list[Row]:
+def _build_length_rows(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) -> list[Row]:
     """Return exact match against length: a row per curve and size."""
-    lines = all_curves(runs, inquiries)
+    lines = build_all_curves(runs, inquiries)
     rows = []
     for curve, name in zip(lines, name_curves(lines), strict=True):
-        line = {point.sizes for point in curve.diagonal()}
-        for point in curve.points():
+        line = {point.sizes for point in curve.diagonal}
+        for point in curve.points:
             row = {"label": curve.label, "name": name, "problems": curve.problems, "stopping": curve.stopping}
             row |= {"own": curve.stopping in ("", curve.own_rule), "trained": curve.top, "size": point.length}
             row |= {"sizes": format_size(point.sizes), "along": point.sizes in line, "mean": round(point.mean, 6)}
-            row |= {"low": round(point.low, 6), "high": round(point.high, 6), "seeds": point.seeds}
-            rows.append(row | {"count": point.count, "families": list(point.families)})
+            row |= {"low": round(point.low, 6), "high": round(point.high, 6), "seeds": point.seed_count}
+            rows.append(row | {"count": point.problem_count, "families": list(point.families)})
     return rows
 
 
-def _depth_rows(group: Sequence[RunFolder]) -> list[Row]:
-    """Return the scores after each loop of the first run that has any: by size, the row with the most problems."""
+def _select_depth_rows(group: Sequence[RunFolder]) -> list[Row]:
+    """Return the scores after each loop of the first run that has any: for each size the row with the most problems."""
     rows = next((rows for run in group if (rows := run.rows("depth"))), [])
     return list({tuple(row["sizes"]): row for row in sorted(rows, key=lambda row: row["count"])}.values())
 
 
-def recipe_differences(groups: Mapping[str, Sequence[RunFolder]]) -> list[Row]:
+def list_recipe_differences(groups: Mapping[str, Sequence[RunFolder]]) -> list[Row]:
     """Return a row per field in which recipes differ, a column per recipe; seeds and names are ignored."""
     flat = {label: flatten_fields(group[0].config()) for label, group in groups.items()}
     paths = dict.fromkeys(path for recipe_fields in flat.values() for path in recipe_fields if path not in SEED_FIELDS)

@@ -44,8 +44,8 @@ from lengthwise.tasks.strings import Copy, UniqueSet
 from lengthwise.viewer.document import build_document, escape, join_scripts
 
 MAX_PARAMETERS = 1_000_000  # larger models are not exported with their weights
-# Types that js/ implements. Matched exactly, since a subclass may compute something else.
-TASKS: dict[type[Task], str] = {  # each with an example problem
+# Types that js/ implements. They are matched exactly, since a subclass may compute something else.
+EXAMPLES_BY_TASK: dict[type[Task], str] = {  # an example problem of each task
     Parity: "1011",
     Copy: "1011",
     FlippedCopy: "1011",
@@ -56,35 +56,35 @@ TASKS: dict[type[Task], str] = {  # each with an example problem
     Multiplication: "11*101",
     Sorting: "A:321,B:54",
 }
-LAYOUTS = Pairs, FullOutput, NextToken
-LOOPS = Constant, PerRound, ExtraLoops, AnyLoops
-RULES = Oracle, After, MaxConfidence, Halted, Converged, Settled
-POSITIONS = NoPE, Mark, Learned, Local, LocalHeads, CoupledHeads, EarlierHeads, Blank, Abacus, Coupling
+LAYOUT_TYPES = Pairs, FullOutput, NextToken
+LOOP_TYPES = Constant, PerRound, ExtraLoops, AnyLoops
+RULE_TYPES = Oracle, After, MaxConfidence, Halted, Converged, Settled
+POSITION_TYPES = NoPE, Mark, Learned, Local, LocalHeads, CoupledHeads, EarlierHeads, Blank, Abacus, Coupling
 REQUIRED_VALUES: dict[str, Any] = {"norm": "pre", "read_in": "table", "embedding_norm": False, "gated": False}
 REQUIRED_VALUES |= {"biases": True, "readout": "linear", "mixer": Attention(), "mixers": ()}
 ALLOWED_VALUES = {"final_norm": ("loop", "none"), "injection": ("add", "once")}
 NETWORK_SCRIPTS = "tensors", "tasks", "layouts", "network", "timed", "trace", "rasp"  # scripts that compute
 SCRIPTS = *NETWORK_SCRIPTS, "dom", "draw", "panel", "recorded", "viewer"
-TRIES = 1500  # problems that an attack tries, in some seconds, on a model without known failures
-HARD_EXAMPLES = 3  # number of structured problems shown
-READER_ORIGIN = "given"  # the origin of problems that the caller gave
+ATTACK_TRIES = 1500  # problems that an attack tries, in some seconds, on a model without known failures
+HARD_EXAMPLE_COUNT = 3  # structured problems shown
+CALLER_ORIGIN = "given"  # the origin of examples that the caller passed
 # The longest search for failures of each shipped weights file: the options of ``attack``, the counts, some failing
 # prompts, and, as ``weights``, the digest of the weights attacked.
-FAILURES = Path(__file__).with_name("failures.json")
+FAILURES_FILE = Path(__file__).with_name("failures.json")
 
-ABOUT_COMPUTED = (
+INTRO_OF_COMPUTED_PAGE = (
     "The model itself runs in this page: its weights are in the file, and nothing is sent anywhere. Type a "
     "problem to see the model's answer after every loop, its confidence, its attention, and where it would stop."
 )
-ABOUT_RECORDED = (
+INTRO_OF_RECORDED_PAGE = (
     "This page plays recordings of a model: for each problem the answer after every loop, its confidence, the "
     "movement of the state, and the loop at which the model stops."
 )
 
 
-def viewer_page(models: Sequence[Weights], problems: Sequence[str] = ()) -> str:
+def build_viewer_page(models: Sequence[Weights], problems: Sequence[str] = ()) -> str:
     """Return the viewer page of these models, as HTML; ``problems`` are shown first. A model that ``js`` does not
-    implement is recorded. Raises UsageError if it cannot be recorded, or if a task cannot parse a problem."""
+    implement is recorded. Raises UsageError if a model cannot be recorded, or if a task cannot parse a problem."""
     names = [model.name for model in models]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"{repeated[0]} is given more than once: list each model once")
@@ -94,39 +94,40 @@ def viewer_page(models: Sequence[Weights], problems: Sequence[str] = ()) -> str:
                 parse_prompt(model.recipe.task, problem)
             except UsageError as error:
                 raise UsageError(f"problem {number}: {error}") from None
-    data = [model_data(model, problems=problems) for model in models]
+    data = [build_model_data(model, problems=problems) for model in models]
     recorded = ["recordings" in model for model in data]
-    about = [ABOUT_COMPUTED] * (not all(recorded)) + [ABOUT_RECORDED] * any(recorded)
+    about = [INTRO_OF_COMPUTED_PAGE] * (not all(recorded)) + [INTRO_OF_RECORDED_PAGE] * any(recorded)
     heading = " and ".join(names)
-    compressed = ["models"] * any(recorded)  # recordings repeat themselves; weights do not
+    compressed_ids = ["models"] * any(recorded)  # recordings repeat themselves; weights do not
     body = f"""<a class="skip" href="#thinking">to the problem</a>
 <h1>{escape(heading)}: loop by loop</h1>
 <main id="thinking" data-viewer="models"></main>
 {"".join(f"<p>{text}</p>" for text in about)}
 <noscript><p>This page needs JavaScript, which is switched off.</p></noscript>"""
     code = join_scripts(*SCRIPTS)
-    return build_document(f"{heading}: loop by loop", body, code, {"models": {"models": data}}, compressed=compressed)
+    title, content = f"{heading}: loop by loop", {"models": {"models": data}}
+    return build_document(title, body, code, content, compressed_ids=compressed_ids)
 
 
-def model_data(model: Weights, tries: int | None = None, problems: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the data of one model for the viewer: the model; ``examples``, ``problems`` first, with their origin and
-    whether the model solves them; and ``searched``, a summary of an attack that tried ``tries`` problems."""
+def build_model_data(model: Weights, tries: int | None = None, problems: Sequence[str] = ()) -> dict[str, Any]:
+    """Return one model's data for the viewer: the model or its recordings; ``examples``, the first of which are
+    ``problems``, with origins and results; and ``searched``, a summary of an attack that tried ``tries`` problems."""
     obstacle = find_export_obstacle(model.recipe, sum(part.numel() for part in model.model.parameters()))
     if not obstacle:
-        listed, searched = _list_examples(model, tries or TRIES, problems, multiples=(1, 2))
+        listed, searched = _list_examples(model, tries or ATTACK_TRIES, problems, multiples=(1, 2))
         solver, examples = Solver(model), []
         for prompt, origin in listed.items():
             try:
                 examples.append({"prompt": prompt, "origin": origin, "right": solver.solve(prompt).correct})
             except UsageError:  # it does not fit the model's position table
-                if origin == READER_ORIGIN:
+                if origin == CALLER_ORIGIN:
                     raise
         return export_model(model) | {"examples": examples, "searched": searched}
     if reason := depth.find_recording_obstacle(model.recipe):
         neither = f"a page can neither run this model ({obstacle}) nor show a recording ({reason})"
         raise UsageError(f"{model.recipe.name}: {neither}")
     # Tries with large grids take longer.
-    listed, searched = _list_examples(model, min(tries or TRIES, 20), problems, multiples=(1, 2, 5))
+    listed, searched = _list_examples(model, min(tries or ATTACK_TRIES, 20), problems, multiples=(1, 2, 5))
     recorded = record_model(model, listed, given_prompts=problems)
     shown = {recording["prompt"]: recording["right"] for recording in recorded["recordings"]}
     examples = [{"prompt": prompt, "origin": listed[prompt], "right": right} for prompt, right in shown.items()]
@@ -139,12 +140,12 @@ def model_data(model: Weights, tries: int | None = None, problems: Sequence[str]
 def _list_examples(
     weights: Weights, tries: int, problems: Sequence[str], multiples: Sequence[int]
 ) -> tuple[dict[str, str], str]:
-    """Return examples with their origins, and a summary of the attack. Examples are ``problems``, a problem of the
-    harder set, uniform ones at ``multiples`` of the training length, some of families, and wrongly answered ones."""
+    """Return prompts with their origins, and a summary of the attack. Prompts are ``problems``, a problem of the harder
+    set, uniform ones at ``multiples`` of the training length, some structured ones, and wrongly answered ones."""
     recipe, drawn = weights.recipe, dict[str, str]()
     draw, top = stream(0, "page", recipe.task.name), recipe.lengths.top
     names = [family.name for family in recipe.task.families if recipe.sizes(top)[0] >= family.smallest]
-    structured = [(top, name) for name in names[:: max(1, len(names) // HARD_EXAMPLES)][:HARD_EXAMPLES]]
+    structured = [(top, name) for name in names[:: max(1, len(names) // HARD_EXAMPLE_COUNT)][:HARD_EXAMPLE_COUNT]]
     hard = [(2 * top, recipe.task.harder)] if recipe.task.has_harder_set else []
     for length, origin in [*hard, *((factor * top, "uniform") for factor in multiples), *structured]:
         with suppress(UsageError):  # a size that the task cannot draw
@@ -152,7 +153,7 @@ def _list_examples(
             (prompt,) = prompt_texts(recipe.task, get_sampler(recipe.task, origin)(size, draw))
             drawn[prompt] = f"{origin}, {format_size(size[0].tolist())}"
     failing: list[str] = []
-    stored = json.loads(FAILURES.read_text(encoding="utf-8")).get(weights.name)
+    stored = json.loads(FAILURES_FILE.read_text(encoding="utf-8")).get(weights.name)
     if stored and stored["weights"] == weights_digest(weights.model.state_dict()):
         also = f"; {stored['also']}" if "also" in stored else ""
         failing = stored["prompts"]
@@ -164,12 +165,12 @@ def _list_examples(
             searched = f"An attack {describe_search(ran)}"
         except UsageError as error:  # a batch-wise stopping rule, or a position table that is too short
             searched = f"No attack: {error}"
-    origins = dict.fromkeys(problems, READER_ORIGIN)
+    origins = dict.fromkeys(problems, CALLER_ORIGIN)
     return origins | drawn | dict.fromkeys(failing, "attack") | origins, searched
 
 
 def describe_search(search: Mapping[str, Any]) -> str:
-    """Describe the outcome of a search: the number of tries and of failures."""
+    """Return the number of tries and of failures of a search as text."""
     if not search["failed"]:
         return f"found no wrong answer in {search['tries']:,} tries (not a proof)"
     return f"found {search['failed']:,} wrong answer{'s' * (search['failed'] > 1)} in {search['tries']:,} tries"
@@ -180,7 +181,7 @@ def describe_search(search: Mapping[str, Any]) -> str:
 
 def export_model(weights: Weights) -> dict[str, Any]:
     """Return a model and the facts about its recipe as plain values: ``weights`` is base64 of little-endian float32
-    numbers, ``tensors`` lists the name, start and length of each tensor. Scripts in ``js`` must implement it."""
+    numbers, ``tensors`` lists the name, start and length of each tensor. Scripts in ``js`` must implement the model."""
     recipe, spec = weights.recipe, weights.recipe.model
     reads, writes = recipe.layout.vocabs(recipe.task)
     steps = None
@@ -208,17 +209,17 @@ def export_model(weights: Weights) -> dict[str, Any]:
     }
 
 
-def find_export_obstacle(recipe: Recipe, parameters: int) -> str:
+def find_export_obstacle(recipe: Recipe, parameter_count: int) -> str:
     """Return the reason why a page cannot compute models of this recipe; empty if it can."""
-    large = f"{parameters:,} parameters are more than {MAX_PARAMETERS:,}" if parameters > MAX_PARAMETERS else ""
-    return next(_find_unknown_parts(recipe), large)
+    too_large = f"{parameter_count:,} parameters are more than {MAX_PARAMETERS:,}"
+    return next(_find_unknown_parts(recipe), too_large if parameter_count > MAX_PARAMETERS else "")
 
 
 def _find_unknown_parts(recipe: Recipe) -> Iterator[str]:
     """Yield a reason for each part that ``js`` does not implement, except parts within a model of an unknown class."""
     spec = recipe.model
-    parts = [(recipe.task, TASKS), (recipe.layout, LAYOUTS), (recipe.loops, LOOPS), (recipe.stopping, RULES)]
-    for part, known_parts in (*parts, (spec, (Transformer, Timed))):
+    parts = [(recipe.task, EXAMPLES_BY_TASK), (recipe.layout, LAYOUT_TYPES), (recipe.loops, LOOP_TYPES)]
+    for part, known_parts in (*parts, (recipe.stopping, RULE_TYPES), (spec, (Transformer, Timed))):
         if type(part) not in known_parts:
             yield f"it supports no {type(part).__name__}, only {', '.join(kind.__name__ for kind in known_parts)}"
     for model in (spec.answers, spec.clock) if isinstance(spec, Timed) else (spec,):
@@ -232,16 +233,16 @@ def _find_unknown_parts(recipe: Recipe) -> Iterator[str]:
             if getattr(model, name) not in values:
                 yield f"it takes model.{name}={' or '.join(values)} only"
         for position in model.positions:
-            if type(position) not in POSITIONS:
-                known_parts = ", ".join(kind.__name__ for kind in POSITIONS)
+            if type(position) not in POSITION_TYPES:
+                known_parts = ", ".join(kind.__name__ for kind in POSITION_TYPES)
                 yield f"it supports no {type(position).__name__}, only {known_parts}"
             elif getattr(position, "at", "input") != "input":
                 yield "it adds digit positions to the input only"
 
 
 def record_model(weights: Weights, prompts: Iterable[str], given_prompts: Sequence[str] = ()) -> dict[str, Any]:
-    """Return facts about a model and its recipe, and recordings of the problems that are short enough and that the
-    model can read. Raises UsageError if it can record no problem, or cannot read one of ``given_prompts``."""
+    """Return facts about a model and its recipe, and recordings of prompts, except those too long for a recording or
+    the model. Raises UsageError if none is left, or if one of ``given_prompts`` is too long for the model."""
     recipe, recordings, cells_left = weights.recipe, [], depth.MAX_CELLS
     for prompt in prompts:
         try:
@@ -273,4 +274,4 @@ def _describe_task(task: Task) -> dict[str, Any]:
     if isinstance(task, (Addition, Multiplication)):
         question = f"Two numbers in base {task.base} and one {task.signs[0]} between them."
     facts = {"symbols": task.symbols, "signs": task.signs, "mirrored": task.mirrored, "question": question}
-    return fields.encode(task) | facts | {"name": task.name, "example": TASKS[type(task)]}
+    return fields.encode(task) | facts | {"name": task.name, "example": EXAMPLES_BY_TASK[type(task)]}

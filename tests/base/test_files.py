@@ -27,7 +27,7 @@ from lengthwise.runs.tracking import Tracker
 from lengthwise.verify.verification import read_record as read_verification
 from lengthwise.viewer.document import write_page
 
-RECIPE = lw.find("looped-parity", *fuzz.TINY, *fuzz.SMALL)
+RECIPE = lw.find("looped-parity", *fuzz.SHORT_CHANGES, *fuzz.SMALL_CHANGES)
 ROW = {"task": "parity", "weights": "w", "stopping": "MaxConfidence(extra=1)", "problems": "uniform", "sizes": [2],
        "count": 9, "exact": 1.0, "token_accuracy": 1.0, "loops": 2.0, "low": 0.7, "high": 1.0}  # fmt: skip
 

@@ -5,17 +5,17 @@ import re
 
 import numpy as np
 import pytest
-from browsing import FITS, chromium, measure_first_paint, needs_browser, open_page, wait_until  # noqa: F401
+from browser_helpers import FITS_SCRIPT, chromium, measure_first_paint, needs_browser, open_page, wait_until  # noqa: F401
 from viewer_reference import compute_reference, draw_prompts
 
 from lengthwise.runs.run import load
-from lengthwise.viewer.viewer import viewer_page
+from lengthwise.viewer.viewer import build_viewer_page
 
 pytestmark = [needs_browser, pytest.mark.timeout(1500)]
-COUNT = int(os.environ.get("LENGTHWISE_PAGE_PROBLEMS", "30"))
-LONGEST = {"looped-pairs": 50, "looped-parity": 60, "abacus-addition": 25}
+PROBLEM_COUNT = int(os.environ.get("LENGTHWISE_PAGE_PROBLEMS", "30"))
+MAX_SIZES = {"looped-pairs": 50, "looped-parity": 60, "abacus-addition": 25}
 
-ASK = """
+SOLVE_SCRIPT = """
 async (prompts) => {
   const { viewer } = document.querySelector("[data-viewer]"), panel = viewer.panelOf(viewer.models[0].name), found = [];
   for (const prompt of prompts) {
@@ -26,7 +26,7 @@ async (prompts) => {
   return found;
 }
 """
-TIME = """
+TIME_LOOPS_SCRIPT = """
 async (prompt) => {
   const { viewer } = document.querySelector("[data-viewer]"), panel = viewer.panelOf(viewer.models[0].name);
   const { run, states } = await panel.think(prompt, () => {}, () => false), times = [];
@@ -49,20 +49,20 @@ def write_viewer(tmp_path_factory):
     def write_viewer(*names):
         path = folder / f"{'-and-'.join(names)}.html"
         if not path.exists():
-            path.write_text(viewer_page([load(name) for name in names]))
+            path.write_text(build_viewer_page([load(name) for name in names]))
         return path
 
     return write_viewer
 
 
-@pytest.mark.parametrize("name", LONGEST)
+@pytest.mark.parametrize("name", MAX_SIZES)
 def test_the_page_computes_what_pytorch_computes(name, write_viewer, open_page):
     weights = load(name)
-    prompts = draw_prompts(weights.recipe, COUNT, LONGEST[name])
+    prompts = draw_prompts(weights.recipe, PROBLEM_COUNT, MAX_SIZES[name])
     wanted = [compute_reference(weights, prompt) for prompt in prompts]
     page, found = open_page(write_viewer(name)), []
-    for start in range(0, COUNT, 10):
-        found += page.evaluate(ASK, prompts[start : start + 10])
+    for start in range(0, PROBLEM_COUNT, 10):
+        found += page.evaluate(SOLVE_SCRIPT, prompts[start : start + 10])
     worst = 0.0
     for row, want in zip(found, wanted, strict=True):
         for part in ("text", "right", "loops", "states"):
@@ -73,15 +73,15 @@ def test_the_page_computes_what_pytorch_computes(name, write_viewer, open_page):
 
 
 def test_a_loop_on_50_digits_takes_under_50_ms(write_viewer, open_page):
-    milliseconds = open_page(write_viewer("looped-pairs")).evaluate(TIME, f"{'7' * 50}+{'2' * 49}3")
+    milliseconds = open_page(write_viewer("looped-pairs")).evaluate(TIME_LOOPS_SCRIPT, f"{'7' * 50}+{'2' * 49}3")
     print(f"a loop of looped-pairs on 50 digits: {milliseconds:.1f} ms")
     assert milliseconds < 50
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("colour_scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 900, 1200, 1600])
-def test_every_part_is_shown_at_any_width(width, scheme, write_viewer, open_page, tmp_path):
-    page = open_page(write_viewer("looped-parity", "halting-parity"), width=width, scheme=scheme,
+def test_every_part_is_shown_at_any_width(width, colour_scheme, write_viewer, open_page, tmp_path):
+    page = open_page(write_viewer("looped-parity", "halting-parity"), width=width, colour_scheme=colour_scheme,
                   fragment="#problem=1011011101&model=looped-parity&beside=halting-parity&loop=6")  # fmt: skip
     assert measure_first_paint(page) < 1
     page.wait_for_selector(".panel")
@@ -92,10 +92,10 @@ def test_every_part_is_shown_at_any_width(width, scheme, write_viewer, open_page
         assert panel.locator("canvas").count() == 5  # the map and four heads
         assert all("head" in label or " loops by " in label for label in _read_labels(panel))
         assert panel.locator(".stops tbody tr").count() == rules
-        assert panel.locator(".stops").evaluate(FITS)
+        assert panel.locator(".stops").evaluate(FITS_SCRIPT)
         assert panel.locator(".positions").count() == 2  # of the model and of the program
     if folder := os.environ.get("LENGTHWISE_SCREENSHOTS"):
-        page.screenshot(path=f"{folder}/viewer-{width}-{scheme}.png", full_page=True)
+        page.screenshot(path=f"{folder}/viewer-{width}-{colour_scheme}.png", full_page=True)
 
 
 def _read_labels(panel):
@@ -116,9 +116,9 @@ def test_the_play_button_and_the_map_fit_on_one_screen(width, height, has_touch,
 
 
 @pytest.mark.parametrize("name", ["looped-maze", "looped-prefix-sum"])
-@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1200, "light")])
-def test_a_recording_plays(name, width, scheme, write_viewer, open_page):
-    page = open_page(write_viewer(name), width=width, scheme=scheme)
+@pytest.mark.parametrize(("width", "colour_scheme"), [(360, "dark"), (1200, "light")])
+def test_a_recording_plays(name, width, colour_scheme, write_viewer, open_page):
+    page = open_page(write_viewer(name), width=width, colour_scheme=colour_scheme)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.locator(".panel canvas").count() == 2 and not page.locator("#problem").is_visible()
     status = lambda: page.locator(".status").text_content()  # noqa: E731
@@ -158,14 +158,10 @@ def test_the_page_can_be_used_with_the_keyboard_alone(write_viewer, open_page):
     before = page.locator("#problem").input_value()
     press("n")
     wait_until(page, f"document.querySelector('#problem').value !== '{before}'")
-    reached = set()
+    reached, active = set(), "document.activeElement"
     for _ in range(60):
         press("Tab")
-        reached.add(
-            page.evaluate(
-                "document.activeElement.id || document.activeElement.ariaLabel || document.activeElement.textContent"
-            )
-        )
+        reached.add(page.evaluate(f"{active}.id || {active}.ariaLabel || {active}.textContent"))
     assert {"model", "beside", "loop", "Play", "next loop", "Copy link"} <= reached
     page.locator(".transport .primary").focus()
     press("Enter")
@@ -174,7 +170,7 @@ def test_the_page_can_be_used_with_the_keyboard_alone(write_viewer, open_page):
     assert page.locator(".transport .primary").text_content() == "Play"
 
 
-def test_a_link_holds_the_problem(write_viewer, open_page):
+def test_a_link_opens_the_page_with_its_problem(write_viewer, open_page):
     page = open_page(write_viewer("looped-pairs"), fragment="#problem=99%2B1&loop=3")
     assert page.locator("#problem").input_value() == "99+1"
     assert "loop 3 of" in page.locator(".transport output").text_content()

@@ -16,7 +16,7 @@ from lengthwise.viewer import report
 
 @pytest.mark.usefixtures("jobs_in_process")
 def test_the_demo_shows_its_results_and_can_be_repeated(runs, monkeypatch):
-    monkeypatch.setattr(report, "TRIES", 1)  # of the attack in the report
+    monkeypatch.setattr(report, "ATTACK_TRIES", 1)  # of the attack in the report
     words = ["demo", "--steps", "2", "--samples", "2"]
     shown = command(*words)
     assert shown.returncode == 0, shown.stderr

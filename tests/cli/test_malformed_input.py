@@ -34,7 +34,7 @@ from lengthwise.training.loop import try_training
 pytestmark = pytest.mark.usefixtures("no_type_checks")
 
 CPU = torch.device("cpu")
-TINY = lw.find("looped-parity", *fuzz.TINY, *fuzz.SMALL)
+TINY = lw.find("looped-parity", *fuzz.SHORT_CHANGES, *fuzz.SMALL_CHANGES)
 
 
 @pytest.fixture
@@ -155,7 +155,8 @@ TOO_LATE = {  # what would fail late, or could not be measured: refused before a
 @pytest.mark.parametrize("change", TOO_LATE)
 def test_recipes_and_options_that_would_fail_late_are_refused_before_a_folder_is_made(change, run_cli, runs):
     check_error(
-        run_cli("train", "looped-parity", *fuzz.TINY, *fuzz.SMALL, *change.split(), "--quiet"), TOO_LATE[change]
+        run_cli("train", "looped-parity", *fuzz.SHORT_CHANGES, *fuzz.SMALL_CHANGES, *change.split(), "--quiet"),
+        TOO_LATE[change],
     )
     assert not runs.exists()
 
@@ -184,11 +185,11 @@ def test_parts_can_be_given_by_name_in_python():
 def test_foreign_text_is_printed_literally_without_control_codes_and_errors_are_one_line():
     screen = io.StringIO()
     terminal = Terminal(file=screen, force_terminal=True, width=200, highlight=False)
-    terminal.print(f"[bold]a[/red] :smile: {damage.ESCAPES}end")
+    terminal.print(f"[bold]a[/red] :smile: {damage.CONTROL_TEXT}end")
     output = screen.getvalue()
     assert "[bold]a[/red] :smile:" in output and "end" in output
     assert not any(code in output for code in ("\x1b]0", "\x07", "\r", "\u202e"))
-    assert str(lw.UsageError(f"no {damage.ESCAPES} here")).isprintable()
+    assert str(lw.UsageError(f"no {damage.CONTROL_TEXT} here")).isprintable()
     assert len(str(lw.UsageError("x" * 10**6))) < 3000
 
 
@@ -198,7 +199,7 @@ def test_folders_may_have_any_name(name, run_cli, runs, monkeypatch):
     run = Run.of(TINY)
     odd = runs / name / name
     odd.mkdir()
-    (odd / "config.json").write_text(json.dumps({"kind": damage.ESCAPES}))
+    (odd / "config.json").write_text(json.dumps({"kind": damage.CONTROL_TEXT}))
     status, out, err = run_cli("list")
     assert (status, err) == (0, "")
     assert run.folder.name in out
@@ -378,7 +379,7 @@ def test_damaged_rows_are_reported_by_file_and_line(stored_runs, run_cli):
 
 def test_a_short_fuzzing_campaign_finds_no_fault(stored_runs):
     """Fuzzed commands show no fault; ``make torture`` runs the long campaign."""
-    assert [fault for number in range(100 if LONG else 20) for fault in fuzz.play_input(stored_runs, number, 0)] == []
+    assert [fault for number in range(100 if LONG else 20) for fault in fuzz.run_input(stored_runs, number, 0)] == []
 
 
 def test_recipes_without_shipped_weights_ask_for_training_first(run_cli):
@@ -387,5 +388,5 @@ def test_recipes_without_shipped_weights_ask_for_training_first(run_cli):
         for name in ("standard-pairs", "fop-loop-adaptive-parity"):  # the second resembles the shipped looped-parity
             advice = f"train it first: `lengthwise train {name}`"
             check_error(run_cli(verb, name), f"{name}: this recipe has no shipped weights: {advice}")
-    run = Run.of(lw.find("standard-pairs", *fuzz.SMALL))
+    run = Run.of(lw.find("standard-pairs", *fuzz.SMALL_CHANGES))
     check_error(run_cli("depth", "standard-pairs"), f"standard-pairs: name one of its runs: {run.folder}\n")

@@ -10,7 +10,7 @@ from fillers.claims import VERDICTS, _read_exact_matches, judge_claim, judge_com
 from fillers.results import ROOT, describe_unfitted, read_outlines
 
 from lengthwise.base.score_rows import select_training_length_rows
-from lengthwise.report import WORST_FAMILY, Curve, scores_at_training_length
+from lengthwise.report import WORST_FAMILY, Curve, find_scores_at_training_length
 
 UNFIT = {"weak": " (not fitted: 0.531 at 20)"}
 BOUNDS = {">=": ">= 0.95", "<=": "<= 0.6"}
@@ -34,8 +34,8 @@ def test_a_listed_training_length_decides_whether_a_model_is_fitted():
     drawn = Curve("a", 10, ("length",), "uniform", "Oracle", {(0, 0): rows[:1]})
     listed = Curve("a", 10, ("length",), WORST_FAMILY, "Oracle", {(0, 0): rows[1:2]})
     structured = Curve("a", 10, ("length",), WORST_FAMILY, "Oracle", {(0, 0): [build_row("runs", 0.3)]})
-    assert scores_at_training_length([drawn, listed]) == {"a": 1013 / 1024}
-    assert scores_at_training_length([drawn, structured]) == {"a": 1.0}
+    assert find_scores_at_training_length([drawn, listed]) == {"a": 1013 / 1024}
+    assert find_scores_at_training_length([drawn, structured]) == {"a": 1.0}
 
 
 def test_baselines_are_judged_by_all_problems_if_those_were_scored():

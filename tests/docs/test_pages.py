@@ -26,11 +26,11 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module", autouse=True)
 def _read_rows_faster():
     """Read the published rows faster: no page quotes metrics, and most cells occur many times."""
-    read = results_folder._rows_by_run
+    read = results_folder._read_rows_by_run
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(csv_files, "_parse_cell", functools.cache(csv_files._parse_cell))
         patch.setattr(
-            results_folder, "_rows_by_run", lambda path, kind: {} if path.stem == "metrics" else read(path, kind)
+            results_folder, "_read_rows_by_run", lambda path, kind: {} if path.stem == "metrics" else read(path, kind)
         )
         yield
 

@@ -24,7 +24,7 @@ from lengthwise.experiment.source import Finite, describe_repeats
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, OutputRule
 from lengthwise.models.single_pass import SinglePass
 from lengthwise.objectives import Halting
-from lengthwise.report.tables import detail_table
+from lengthwise.report.tables import build_detail_table
 from lengthwise.runs.run import Weights, load
 
 RECIPES = [PARITY, SUMS, PAIRS, NTP_COPY]
@@ -536,7 +536,7 @@ def test_scores_count_distinct_problems(precision):
 def test_a_table_shows_the_number_of_distinct_problems():
     weights = train_briefly(PARITY)
     scores = list(evaluate(weights, [2], samples=50))
-    table = detail_table([score.row() for score in scores])
+    table = build_detail_table([score.row() for score in scores])
     assert [*table.columns[-1].cells][-1].plain == "50 (4)"
     assert "the number of different problems" in table.caption.plain
     assert "50 (4 different)" in str(lw.Scores(scores, build_outline(PARITY)))

@@ -26,9 +26,15 @@ from lengthwise.experiment.data import draw_batch, draw_fresh_problems
 from lengthwise.experiment.recipe import ChosenOn, Watch
 from lengthwise.nn.position import Mark
 from lengthwise.report import WORST_FAMILY, curves, describe_misfit, name_curves
-from lengthwise.report.card import card_table, score_card
-from lengthwise.report.length_figure import length_figure
-from lengthwise.report.tables import family_table, score_table, summary_rows, summary_table, worst_table
+from lengthwise.report.card import build_card_table, build_score_card
+from lengthwise.report.length_figure import draw_length_figure
+from lengthwise.report.tables import (
+    build_family_table,
+    build_score_table,
+    build_summary_rows,
+    build_summary_table,
+    build_worst_table,
+)
 from lengthwise.runs.folder import Folder
 from lengthwise.runs.run import Run, Weights, save_weights
 from lengthwise.tasks.arithmetic import Multiplication
@@ -258,22 +264,22 @@ def build_run_with_families(**changes):
 def test_the_worst_family_and_uniform_problems_have_separate_lines():
     lines = curves([build_run_with_families()])
     assert [line.problems for line in lines] == ["uniform", WORST_FAMILY]
-    points = {point.length: (point.mean, point.families) for point in lines[1].points()}
+    points = {point.length: (point.mean, point.families) for point in lines[1].points}
     assert (points[16], points[24]) == ((0.995, ("palindrome",)), (0.5, ("runs",)))
-    assert "worst family palindrome at 16; runs at 24" in " ".join(render(score_table(lines)).split())
+    assert "worst family palindrome at 16; runs at 24" in " ".join(render(build_score_table(lines)).split())
     assert name_curves(lines)[1] == "looped-parity, worst family"
 
 
 def test_a_length_counts_as_solved_only_if_the_worst_family_is_solved():
-    (row,) = score_card([build_run_with_families()])
+    (row,) = build_score_card([build_run_with_families()])
     assert (row["longest"], row["longest_uniform"], row["generalise"]) == (["16"], ["24"], 1)
     assert row["worst"] == {"family": "runs", "size": "24", "exact": 0.5}
-    assert "runs 0.50 at 24" in " ".join(render(card_table([row]), width=160).split())
+    assert "runs 0.50 at 24" in " ".join(render(build_card_table([row]), width=160).split())
     hole = build_run(recipe("hole"), (8, 1.0, MANY), (16, 1.0, MANY), (24, 1.0, MANY))
-    assert score_card([add_family(hole, "runs", (8, 1.0), (16, 0.5), (24, 1.0))])[0]["longest"] == ["8"]
-    (bare,) = score_card([build_run(recipe("other"), (16, 1.0, MANY))])
+    assert build_score_card([add_family(hole, "runs", (8, 1.0), (16, 0.5), (24, 1.0))])[0]["longest"] == ["8"]
+    (bare,) = build_score_card([build_run(recipe("other"), (16, 1.0, MANY))])
     assert (bare["longest"], bare["longest_uniform"], bare["worst"]) == (["16"], ["16"], None)
-    assert "not measured" in render(card_table([bare]), width=160)
+    assert "not measured" in render(build_card_table([bare]), width=160)
 
 
 def test_a_family_measured_by_name_does_not_stand_for_all_families():
@@ -284,19 +290,19 @@ def test_a_family_measured_by_name_does_not_stand_for_all_families():
     assert [line.problems for line in curves([run])] == ["uniform", "runs"]
     first = build_run(recipe(seed=1), (8, 1.0, {"problems": "runs", "family": "alone"}), (8, 1.0))
     assert [line.problems for line in curves([first])] == ["uniform", "runs"]
-    (card,) = score_card([run])
+    (card,) = build_score_card([run])
     assert (card["longest"], card["worst"]) == (["16"], None)
     # Among all families it counts as one of them.
     add_family(run, "palindrome", (8, 0.5), (16, 1.0))
     run.append("scores", row | {"exact": 0.2, "count": 2000})
-    assert score_card([run])[0]["worst"] == {"family": "runs", "size": "8", "exact": 0.2}
+    assert build_score_card([run])[0]["worst"] == {"family": "runs", "size": "8", "exact": 0.2}
 
 
 def test_the_longest_solved_length_ends_before_a_failure():
     """The longest solved length ends before a failure, also if families were measured at other lengths."""
     run = build_run(recipe(), (8, 1.0, MANY), (16, 0.3, MANY), (24, 1.0, MANY))
     add_family(run, "runs", (8, 1.0), (24, 1.0))
-    (card,) = score_card([run])
+    (card,) = build_score_card([run])
     assert card["longest"] == card["longest_uniform"] == ["8"]
 
 
@@ -305,11 +311,15 @@ def test_a_model_that_has_not_learned_its_training_length_is_marked_everywhere()
         build_run(recipe(), (8, 0.6, MANY), (16, 0.5, MANY)),
         build_run(recipe("other"), (8, 1.0, MANY), (16, 0.5, MANY)),
     ]
-    lines, note, cards = curves(runs), "not fitted: 0.600 at 8", score_card(runs)
+    lines, note, cards = curves(runs), "not fitted: 0.600 at 8", build_score_card(runs)
     assert name_curves(lines) == [f"looped-parity, {note}", "other"] and [card["fit"] for card in cards] == [0.6, 1.0]
-    for table in (score_table(lines), summary_table(summary_rows("p", lines, (16,))), card_table(cards)):
+    for table in (
+        build_score_table(lines),
+        build_summary_table(build_summary_rows("p", lines, (16,))),
+        build_card_table(cards),
+    ):
         assert note in " ".join(render(table, width=200).split())
-    assert any(note in text.get_text() for text in length_figure(lines).axes[0].texts)
+    assert any(note in text.get_text() for text in draw_length_figure(lines).axes[0].texts)
     close = [build_run(recipe("c", seed=seed), (8, exact, MANY)) for seed, exact in enumerate((0.98, 0.99, 1.0))]
     assert name_curves(curves(close)) == ["c"]  # a mean of exactly the bound
     assert name_curves(curves(close[:2])) == ["c, not fitted: 0.985 at 8"]
@@ -319,13 +329,15 @@ def test_a_model_that_has_not_learned_its_training_length_is_marked_everywhere()
 def test_tables_of_families_name_the_worst_and_count_wrong_answers():
     rows = build_run_with_families().rows("scores")
     every = rows[0] | {"problems": "every", "sizes": [2], "exact": 0.5, "count": 2}
-    shown = render(worst_table([*rows, every], (8,)))
+    shown = render(build_worst_table([*rows, every], (8,)))
     assert "every problem" in shown and "1 of 2 wrong" in shown
     assert "runs" in shown and "1 of 2" in shown
-    shown = render(worst_table([every, every | {"sizes": [9], "exact": 1.0}], (8,)))
+    shown = render(build_worst_table([every, every | {"sizes": [9], "exact": 1.0}], (8,)))
     assert "▪2 " in shown and "1 of 2 wrong" in shown  # only sizes within the training range are marked
     assert "\n9 " in shown and "0 of 2 wrong" in shown
-    assert render(family_table(rows, (8,))).index("runs") < render(family_table(rows, (8,))).index("palindrome")
+    assert render(build_family_table(rows, (8,))).index("runs") < render(build_family_table(rows, (8,))).index(
+        "palindrome"
+    )
 
 
 # Protocol
@@ -338,8 +350,8 @@ def test_the_lengths_a_recipe_was_chosen_on_do_not_change_its_id():
     assert type(other).read(other.json()) == other
     assert replace(other, watch=Watch(every=5, sizes=(9,))).examined_sizes == (8, 9, 10)
     run = build_run(other, (8, 1.0, MANY), (16, 1.0, MANY))
-    assert "chosen on 8, 10" in render(score_table(curves([run])))
-    assert score_card([run])[0]["chosen_on"] == [8, 10]
+    assert "chosen on 8, 10" in render(build_score_table(curves([run])))
+    assert build_score_card([run])[0]["chosen_on"] == [8, 10]
 
 
 def test_the_shortest_failures_are_kept_whatever_their_order():
@@ -427,11 +439,11 @@ def test_sealed_problems_are_all_measured_even_if_the_process_dies(rows_before_c
 
 def test_sealed_scores_are_reported_instead_of_others():
     run = build_run(recipe(), (8, 1.0, MANY), (16, 0.9, MANY))
-    assert "sealed" not in render(score_table(curves([run])))
+    assert "sealed" not in render(build_score_table(curves([run])))
     run.append("scores", *(row | {"exact": 0.5, "count": 10, "sealed": "0" * 10} for row in run.rows("scores")))
     run.append("scores", run.rows("scores")[0])
     assert {row["exact"] for row in select_reported_rows(run.rows("scores"))} == {0.5}
-    assert "final: on sealed problems" in render(score_table(curves([run])))
+    assert "final: on sealed problems" in render(build_score_table(curves([run])))
 
 
 # The command line

@@ -21,7 +21,7 @@ from lengthwise.base.results import (
 )
 from lengthwise.base.score_rows import list_interval_notes
 from lengthwise.report.comparisons import newcombe_interval
-from lengthwise.report.tables import detail_table
+from lengthwise.report.tables import build_detail_table
 
 DRAWS = 1000
 RESULTS = Path(__file__).parents[2] / "results"
@@ -95,7 +95,7 @@ def test_scores_of_batch_wise_rules_are_marked():
     assert (alone.together, batch.together) == (None, 512) and "together" not in alone.row()
     assert batch.interval[1] - batch.interval[0] > alone.interval[1] - alone.interval[0]
     note = "the rule chose one loop per 512 problems"
-    assert note in str(found) and note in str(detail_table(found.rows()).caption)
+    assert note in str(found) and note in str(build_detail_table(found.rows()).caption)
 
 
 # Differences

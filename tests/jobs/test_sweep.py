@@ -16,7 +16,7 @@ from lengthwise.cli import sweep as verb
 from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.recipe import Recipe, change_recipe, check_sweep_sizes, largest_size_for_choosing
 from lengthwise.jobs.search import Axis, Search, generate_grid_points, parse_axes
-from lengthwise.report.sweep import compute_importances, rank_trials, sweep_figure
+from lengthwise.report.sweep import compute_importances, draw_sweep_figure, rank_trials
 from lengthwise.runs.run import Run
 
 ONE_SEED = ["--seeds", "1", "--jobs", "1"]
@@ -116,7 +116,7 @@ def test_importance_is_the_share_of_explained_variance():
 def test_the_smaller_of_equally_good_models_is_best():
     trials = [build_trial(1.0, a="1") | {"parameters": 20}, build_trial(1.0, a="2"), build_trial(0.9, a="3")]
     assert [row["values"]["a"] for row in rank_trials(trials)] == ["2", "1", "3"]
-    assert len(sweep_figure(trials, {"a": False}, "x").axes) == 1
+    assert len(draw_sweep_figure(trials, {"a": False}, "x").axes) == 1
 
 
 @pytest.fixture

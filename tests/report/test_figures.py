@@ -14,10 +14,10 @@ from made_up_runs import TOP, build_run, log_losses, recipe
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.report import WORST_FAMILY, Curve, curves
-from lengthwise.report.depth_figure import depth_figure
-from lengthwise.report.length_figure import length_figure, overview_figure, score_figure, split_panels
+from lengthwise.report.depth_figure import draw_depth_figure
+from lengthwise.report.length_figure import draw_length_figure, draw_overview_figure, draw_score_figure, split_panels
 from lengthwise.report.lines import line_style, shorten_labels
-from lengthwise.report.loss_figure import loss_figure, parameter_figure, running_geometric_mean
+from lengthwise.report.loss_figure import compute_running_geometric_mean, draw_loss_figure, draw_parameter_figure
 from lengthwise.report.publish import publish, publish_overview
 from lengthwise.report.results_folder import read_published_runs
 from lengthwise.report.style import WIDTHS, new_figure, save
@@ -36,11 +36,11 @@ def build_study_curves(panel):
     ]
 
 
-HARD = {"problems": "a-family"}
+FAMILY_FIELDS = {"problems": "a-family"}
 
 
 def find_repeated_styles(figure):
-    """Return, for all lines of the same axes with equal colour and dash, the title of the axes and the lines' names."""
+    """Return a tuple per colour and dash that several lines of an axes share: the axes' title and the lines' names."""
     found = []
     for axes in figure.axes:
         seen = {}
@@ -69,15 +69,16 @@ def test_curves_of_a_study_differ_in_colour_or_dash(name):
 
 def test_lines_of_a_figure_differ_in_colour_or_dash():
     names = [f"form-{number}" for number in range(8)]
-    runs = [build_run(recipe(name), *((n, 0.5, changes) for n in (4, 8) for changes in ({}, HARD))) for name in names]
-    assert find_repeated_styles(score_figure(runs)) == []
+    scores = [(size, 0.5, changes) for size in (4, 8) for changes in ({}, FAMILY_FIELDS)]
+    runs = [build_run(recipe(name), *scores) for name in names]
+    assert find_repeated_styles(draw_score_figure(runs)) == []
     alone = [(n, 0.5, {"problems": f"family-{i}", "family": "alone"}) for i in range(7) for n in (8, 12)]
-    assert find_repeated_styles(score_figure([build_run(recipe("many"), (8, 1.0), (12, 0.9), *alone)])) == []
+    assert find_repeated_styles(draw_score_figure([build_run(recipe("many"), (8, 1.0), (12, 0.9), *alone)])) == []
     runs = [log_losses(recipe(name), [0.5, 0.1], [(10, {"8": 0.5, "12": 0.1})]) for name in names]
-    assert find_repeated_styles(loss_figure(runs)) == []
+    assert find_repeated_styles(draw_loss_figure(runs)) == []
     sizes = [{"recipe": name, "model": name, "parameters": 9, "validation_loss": 1.0, "within": 1.0, "beyond": 0.5}
              for name in names]  # fmt: skip
-    assert find_repeated_styles(parameter_figure(sizes)) == []
+    assert find_repeated_styles(draw_parameter_figure(sizes)) == []
 
 
 def test_line_styles_never_repeat():
@@ -107,17 +108,17 @@ def test_figures_have_the_width_of_a_column_or_a_page_and_hold_all_their_text(wi
     runs = [build_run(recipe(name), (8, 1.0), (16, 0.5)) for name in names]
     depth = {"sizes": [8], "exact": [0.5, 1.0], "confidence": [-1.0, 0.0],
              "chosen": {rule: {"mean": 2, "low": 2, "high": 2} for rule in ("oracle", "batch", "example")}}  # fmt: skip
-    for figure in (score_figure(runs, width=width), depth_figure([depth], "loops", width=width)):
+    for figure in (draw_score_figure(runs, width=width), draw_depth_figure([depth], "loops", width=width)):
         assert figure.get_figwidth() == WIDTHS[width]
         box = figure.get_tightbbox()
         assert box.x0 >= 0 and box.x1 <= WIDTHS[width]
     pairs = build_run(recipe("sums", task=lw.Addition()), ((8, 4), 1.0), ((4, 8), 0.5))
-    assert score_figure([pairs], width=width).get_figwidth() <= WIDTHS[width]
+    assert draw_score_figure([pairs], width=width).get_figwidth() <= WIDTHS[width]
 
 
 def test_the_figure_of_a_run_shows_uniform_problems_beside_the_worst_family():
-    run = build_run(recipe("mine"), (8, 1.0), (16, 0.5), (8, 0.25, HARD), (16, 0.0, HARD))
-    figure = score_figure([run])
+    run = build_run(recipe("mine"), (8, 1.0), (16, 0.5), (8, 0.25, FAMILY_FIELDS), (16, 0.0, FAMILY_FIELDS))
+    figure = draw_score_figure([run])
     (axes,) = figure.axes
     assert [*find_named_lines(axes)] == ["mine", "mine, worst family"]
     uniform, worst = find_named_lines(axes).values()
@@ -130,7 +131,7 @@ def test_the_figure_of_a_run_shows_uniform_problems_beside_the_worst_family():
 
 def test_the_highlighted_recipe_has_a_wider_line():
     runs = [build_run(recipe(name), (8, 1.0), (TOP * 2, 0.5)) for name in ("some-other", "some-ours")]
-    (axes,) = length_figure(curves(runs), highlight="some-ours").axes
+    (axes,) = draw_length_figure(curves(runs), highlight="some-ours").axes
     assert find_named_lines(axes)["ours"].get_linewidth() > find_named_lines(axes)["other"].get_linewidth()
 
 
@@ -151,18 +152,12 @@ def test_users_can_draw_figures_in_the_package_s_style(tmp_path):
 def test_the_running_mean_is_centred_and_follows_a_steep_fall_at_the_start():
     """The loss drops a thousandfold within the first hundredth of the steps, then varies little."""
     fall = [2.0**-step for step in range(200)]
-    assert running_geometric_mean(fall)[:190] == pytest.approx(fall[:190], rel=1e-3)  # a trailing mean would lag
+    means = compute_running_geometric_mean(fall)
+    assert means[:190] == pytest.approx(fall[:190], rel=1e-3)  # a trailing mean would lag
     losses = [2.0 * 10 ** (-step / 3) if step < 10 else 1e-3 * (1 + step % 2) for step in range(1000)]
-    means = running_geometric_mean(losses)
+    means = compute_running_geometric_mean(losses)
     assert means[0] == losses[0] and all(loss / 3 < mean < 3 * loss for mean, loss in zip(means, losses, strict=True))
     assert all(mean == pytest.approx(1e-3 * 2**0.5, rel=0.1) for mean in means[200:])
-
-
-def test_the_lines_of_a_loss_figure_and_the_bands_of_a_length_figure_are_explained():
-    runs = [build_run(recipe(seed=seed), (8, 1.0), (16, share)) for seed, share in enumerate((0.2, 0.6))]
-    assert "bands: worst to best seed" in length_figure(curves(runs)).axes[0].get_xlabel()
-    texts = [text.get_text() for text in loss_figure([log_losses(recipe(), [0.5, 0.1])]).axes[0].texts]
-    assert "bold: running geometric mean; thin: as logged" in texts
 
 
 def test_published_figures_can_be_redrawn(tmp_path):
@@ -183,9 +178,9 @@ def test_published_figures_can_be_redrawn(tmp_path):
 
 def publish_task(task, folder):
     """Publish a study of one task: two methods with a second rule and a family, and one without scores."""
-    later = {"stopping": "Converged"}
+    further = [(16, 0.9, {"stopping": "Converged"}), (16, 0.8, FAMILY_FIELDS)]
     runs = [
-        build_run(recipe(f"half-{name}-{task}"), (8, share), (16, share / 2), (16, 0.9, later), (16, 0.8, HARD))
+        build_run(recipe(f"half-{name}-{task}"), (8, share), (16, share / 2), *further)
         for name, share in (("ntp", 0.5), ("loop", 1.0))
     ]
     with pytest.MonkeyPatch.context() as patch:
@@ -198,7 +193,7 @@ def test_an_overview_has_a_panel_per_task_and_a_line_style_per_method(tmp_path):
     for task in ("parity", "binary-sum"):
         publish_task(task, tmp_path)
     groups = {name: read_published_runs(tmp_path / name) for name in ("parity", "binary-sum")}
-    first, second = overview_figure(groups, highlight="loop").axes
+    first, second = draw_overview_figure(groups, highlight="loop").axes
     assert [axes.get_title(loc="left") for axes in (first, second)] == ["parity", "binary-sum"]
     for axes in (first, second):
         lines = find_named_lines(axes)
@@ -217,37 +212,37 @@ def test_an_overview_keeps_its_earlier_panels_and_can_be_redrawn(tmp_path):
     (again,) = map(Path, json.loads(done.stdout)["files"])
     assert again == tmp_path / "again" / "first" / "overview.png" and again.read_bytes() == figure.read_bytes()
     with pytest.raises(lw.UsageError, match="no scores to plot"):
-        overview_figure({"none": []})
+        draw_overview_figure({"none": []})
 
 
 def test_all_panels_use_the_same_labels_for_methods(tmp_path):
     full = [build_run(recipe(f"half-{name}-parity"), (8, 1.0), (16, 0.5)) for name in ("ntp", "loop", "loop-wo")]
     for few in (["loop"], ["loop", "loop-wo"]):
         runs = [build_run(recipe(f"half-{name}-unique-set"), (8, 1.0), (16, 0.25)) for name in few]
-        axes = overview_figure({"Parity": full, "Unique set": runs}).axes[1]
+        axes = draw_overview_figure({"Parity": full, "Unique set": runs}).axes[1]
         assert [*find_named_lines(axes)] == few
 
 
 @pytest.mark.usefixtures("blank_figures")
 def test_an_overview_shows_scores_by_the_recipe_s_own_stopping_rule(tmp_path):
-    """Its scores are shown whether this rule was measured first or last."""
+    """The order in which the stopping rules were measured does not matter."""
     exact = {"Oracle": 0.5, "Converged": 0.25}
     for name, order in (("first", [*exact]), ("last", [*exact][::-1])):
         of = [(size, exact[rule], {"stopping": rule}) for rule in order for size in (8, 16)]
         publish([build_run(recipe("half-loop-parity"), *of, folder=tmp_path / name)], tmp_path / "out" / name)
     groups = {name: read_published_runs(tmp_path / "out" / name) for name in ("first", "last")}
-    for axes in overview_figure(groups).axes:
+    for axes in draw_overview_figure(groups).axes:
         assert [0.5, 0.5] in [[*line.get_ydata()] for line in axes.lines]
 
 
 def test_a_heat_map_of_several_recipes_is_refused():
-    """A heat map of several recipes, which would average them, is refused."""
+
     part = replace(recipe("one"), task=lw.Addition(10, "least"))
     exact = {"right": 1.0, "wrong": 0.0}
     runs = [build_run(replace(part, name=name), ((4, 8), share), ((2, 6), share)) for name, share in exact.items()]
-    assert score_figure(runs[:1])
+    assert draw_score_figure(runs[:1])
     with pytest.raises(lw.UsageError, match="a heat map of one recipe can show: draw recipes separately"):
-        score_figure(runs)
+        draw_score_figure(runs)
 
 
 def test_a_stopping_report_of_shipped_weights_does_not_change_their_folder(tmp_path):

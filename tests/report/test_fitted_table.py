@@ -6,17 +6,17 @@ import pytest
 from rich.console import Console
 
 from lengthwise.base.results import wilson_interval
-from lengthwise.report.card import card_table
+from lengthwise.report.card import build_card_table
 from lengthwise.report.fitted_table import FittedTable
 from lengthwise.report.tables import (
-    anatomy_table,
-    detail_table,
-    family_table,
-    language_model_table,
-    map_table,
-    row_table,
-    summary_table,
-    worst_table,
+    build_anatomy_table,
+    build_detail_table,
+    build_family_table,
+    build_language_model_table,
+    build_map_table,
+    build_row_table,
+    build_summary_table,
+    build_worst_table,
 )
 
 WIDTHS = (60, 80, 200)
@@ -28,37 +28,39 @@ def print_table(table, width):
     return console.file.getvalue()
 
 
-def build_score_row(size, exact, problems="uniform", **more):
+def build_score_row(size, exact, problems="uniform", **further_fields):
     low, high = wilson_interval(exact, 1000)
     row = {"sizes": [size], "problems": problems, "stopping": "MaxConfidence(extra=20, per=batch)", "exact": exact}
-    return row | {"low": low, "high": high, "token_accuracy": 0.98765, "loops": 123.4, "count": 1000} | more
+    return row | {"low": low, "high": high, "token_accuracy": 0.98765, "loops": 123.4, "count": 1000} | further_fields
 
 
-CARD = {"recipe": "fop-loop-adaptive-wo-unique-set", "task": "unique-set", "trained_to": "20x100", "chosen_on": [20],
-        "seeds": 5, "generalise": 3, "longest": ["1000", None, "25"], "longest_uniform": ["1000", None, "2500"],
-        "worst": {"family": "rich-in-one-digit", "size": "20x100", "exact": 0.125}, "fit": 0.5,
-        "parameters": 12_345_678, "operations": 1.2e15, "cpu_s": 123_456.7}  # fmt: skip
-SUMMARY = {"panel": "unique-set", "who": "fop-loop-adaptive-wo-unique-set", "stopping": "MaxConfidence(per=batch)",
+CARD_ROW = {"recipe": "fop-loop-adaptive-wo-unique-set", "task": "unique-set", "trained_to": "20x100",
+            "chosen_on": [20], "seeds": 5, "generalise": 3, "longest": ["1000", None, "25"],
+            "longest_uniform": ["1000", None, "2500"], "fit": 0.5, "parameters": 12_345_678, "operations": 1.2e15,
+            "worst": {"family": "rich-in-one-digit", "size": "20x100", "exact": 0.125}, "cpu_s": 123_456.7}  # fmt: skip
+SUMMARY_ROW = {"panel": "unique-set", "who": "fop-loop-adaptive-wo-unique-set", "stopping": "MaxConfidence(per=batch)",
            "problems": "uniform", "size": "100x100", "exact": 0.98765, "error": 0.01234, "solved": 3, "seeds": 5,
            "count": 1000, "fit": 0.5, "trained_to": 20}  # fmt: skip
-ROWS = [build_score_row(size, share) for size, share in ((8, 1.0), (1000, 0.123))]
-STRUCTURED = [build_score_row(size, 0.25, "every-column-carries") for size in (8, 16, 32, 64, 128, 256, 512, 1000)]
-REPLIED = {"weights": "org/model", "task": "addition", "chatter": 998, "asked": 1000, "lenient": 0.9}
-GROUP = {"low": 1, "high": 1000, "count": 1000, "exact": 0.394}
-ANATOMY = {"sizes": [1000], "ends": {"early": 101, "late": 202, "right": 303}, "first_wrong": {"1": 500, "999": 106},
-           "exact": 0.394, "by": {"longest-carry": [GROUP]}}  # fmt: skip
-PAIRS = [build_score_row(1, 0.5) | {"sizes": [i, j]} for i in range(1, 101, 10) for j in range(1, 101, 10)]
+SCORE_ROWS = [build_score_row(size, share) for size, share in ((8, 1.0), (1000, 0.123))]
+FAMILY_ROWS = [build_score_row(size, 0.25, "every-column-carries") for size in (8, 16, 32, 64, 128, 256, 512, 1000)]
+REPLY_FIELDS = {"weights": "org/model", "task": "addition", "chatter": 998, "asked": 1000, "lenient": 0.9}
+DIFFICULTY_GROUP = {"low": 1, "high": 1000, "count": 1000, "exact": 0.394}
+ANATOMY_ROW = {"sizes": [1000], "ends": {"early": 101, "late": 202, "right": 303}, "exact": 0.394,
+               "first_wrong": {"1": 500, "999": 106}, "by": {"longest-carry": [DIFFICULTY_GROUP]}}  # fmt: skip
+PAIR_ROWS = [build_score_row(1, 0.5) | {"sizes": [i, j]} for i in range(1, 101, 10) for j in range(1, 101, 10)]
 
 TABLES = {
-    "card": card_table([CARD]),
-    "detail": detail_table([*ROWS, *STRUCTURED[:2]], (20,)),
-    "asked": language_model_table([row | REPLIED for row in ROWS]),
-    "anatomy": anatomy_table([ANATOMY]),
-    "map": map_table(PAIRS, (20, 20)),
-    "summary": summary_table([SUMMARY]),
-    "families": family_table(STRUCTURED, (20,)),
-    "worst": worst_table([*ROWS, *STRUCTURED], (20,)),
-    "rows": row_table([{"recipe": CARD["recipe"], "size": "100x100", "T": 1000, "oracle": 0.123, "batch_loops": 12.5}]),
+    "card": build_card_table([CARD_ROW]),
+    "detail": build_detail_table([*SCORE_ROWS, *FAMILY_ROWS[:2]], (20,)),
+    "asked": build_language_model_table([row | REPLY_FIELDS for row in SCORE_ROWS]),
+    "anatomy": build_anatomy_table([ANATOMY_ROW]),
+    "map": build_map_table(PAIR_ROWS, (20, 20)),
+    "summary": build_summary_table([SUMMARY_ROW]),
+    "families": build_family_table(FAMILY_ROWS, (20,)),
+    "worst": build_worst_table([*SCORE_ROWS, *FAMILY_ROWS], (20,)),
+    "rows": build_row_table(
+        [{"recipe": CARD_ROW["recipe"], "size": "100x100", "T": 1000, "oracle": 0.123, "batch_loops": 12.5}]
+    ),
 }
 
 
@@ -96,7 +98,7 @@ def test_a_table_that_does_not_fit_is_wrapped_or_stacked():
 
 def test_the_summary_explains_its_spread():
     assert "±: the standard error of the mean over seeds" in str(TABLES["summary"].caption)
-    assert summary_table([SUMMARY | {"error": None}]).caption is None
+    assert build_summary_table([SUMMARY_ROW | {"error": None}]).caption is None
 
 
 def test_rows_of_several_rules_are_grouped_by_size_and_limits_are_listed_per_rule():
@@ -104,11 +106,11 @@ def test_rows_of_several_rules_are_grouped_by_size_and_limits_are_listed_per_rul
     limits = {(8, rules[0]): 0.24, (8, rules[1]): 0.73, (16, rules[1]): 0.5}
     pairs = [(size, rule) for size in (8, 16) for rule in rules]
     rows = [build_score_row(size, 0.5, stopping=rule, at_limit=limits.get((size, rule), 0.0)) for size, rule in pairs]
-    text = print_table(detail_table(rows, (8,)), 80)
+    text = print_table(build_detail_table(rows, (8,)), 80)
     heads = [line.strip() for line in text.splitlines() if not line.startswith("  ")]
     assert heads[:2] == ["size ▪8", "size 16"] and text.count(f"stopping {rules[0]}") == 2
     caption = " ".join(text.split())
     assert f"fraction stopped by the limit of {rules[0]}: 0.24 at 8" in caption
     assert f"fraction stopped by the limit of {rules[1]}: 0.73 at 8, 0.50 at 16" in caption
-    text = " ".join(print_table(detail_table(rows[:1]), 80).split())
+    text = " ".join(print_table(build_detail_table(rows[:1]), 80).split())
     assert "fraction stopped by the rule's limit: 0.24 at 8" in text

@@ -16,38 +16,40 @@ from lengthwise.base import fields
 from lengthwise.cli.reproduce import _read_runs_of_other_tasks
 from lengthwise.experiment.recipe import import_parts
 from lengthwise.report.matrix import (
-    PAPER_SCORES,
+    PAPER_SCORES_FILE,
+    build_matrix_rows,
+    draw_matrix_figure,
     find_paper_score,
     format_cell_foot,
     label_differing_fields,
-    matrix_figure,
-    matrix_rows,
     name_architectures,
 )
 from lengthwise.runs.folder import DIVERGED, RunFolder
 
-TINY = ["steps=1", "batch=4", "lengths=Uniform(top=5)", "loops=Constant", "layout=Labelled", "watch.every=0", "ema=0"]
+TRAINING_CHANGES = ["steps=1", "batch=4", "lengths=Uniform(top=5)", "loops=Constant", "layout=Labelled"]
+TRAINING_CHANGES += ["watch.every=0", "ema=0"]
 MODELS = {"lstm": "model=TorchLSTM(width=4,layers=1)", "mix": "model=Transformer(width=8,heads=2,mixer=DeltaNet)"}
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
+def run_folders(tmp_path_factory):
     """Train two architectures on two tasks (one pair with two seeds), measure at 5, 16 and 32; return the folders."""
     base = tmp_path_factory.mktemp("matrix")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LENGTHWISE_RUNS", str(base))
         for name, model in MODELS.items():
             for task in ("Parity", "EvenPairs"):
-                words = [f"name={name}-{task}", f"task={task}", model, *TINY, "--lengths", "5,16,32", "--samples", "10"]
+                changes = [f"name={name}-{task}", f"task={task}", model, *TRAINING_CHANGES]
+                words = [*changes, "--lengths", "5,16,32", "--samples", "10"]
                 seeds = ["--seeds", "2", "--jobs", "1"] if (name, task) == ("lstm", "Parity") else []
                 done = command("train", "looped-parity", *words, *seeds, "--families", "--far-families", "--quiet")
                 assert done.returncode == 0, done.stderr
         return sorted(path for path in base.iterdir() if (path / "scores.jsonl").exists())
 
 
-def test_a_cell_has_the_means_over_seeds_for_uniform_problems_and_the_worst_family(folders):
-    runs = [RunFolder(folder) for folder in folders]
-    rows = matrix_rows(runs)
+def test_a_cell_has_the_means_over_seeds_for_uniform_problems_and_the_worst_family(run_folders):
+    runs = [RunFolder(folder) for folder in run_folders]
+    rows = build_matrix_rows(runs)
     assert len(rows) == 2 * 2 * 3 and {row["times"] for row in rows} == {1.0, 3.2, 6.4}
     assert {row["architecture"] for row in rows} == {"TorchLSTM", "DeltaNet negative=false"}
     assert {row["task"] for row in rows} == {"Parity, labelled", "EvenPairs, labelled"}
@@ -63,19 +65,16 @@ def test_a_cell_has_the_means_over_seeds_for_uniform_problems_and_the_worst_fami
 
 
 def test_seeds_without_a_score_are_not_counted_and_a_diverged_seed_marks_cells_as_not_fitted():
-    def cells_by_size(*runs):
-        return {row["sizes"]: (row["seeds"], row["uniform"], row["fitted"]) for row in matrix_rows(runs)}
+    def summarize_by_size(*runs):
+        return {row["sizes"]: (row["seeds"], row["uniform"], row["fitted"]) for row in build_matrix_rows(runs)}
 
-    short, full, failed = (
-        build_run(recipe(), (8, 1.0)),
-        build_run(recipe(seed=1), (8, 1.0), (26, 0.5)),
-        build_run(recipe(seed=2)),
-    )
-    assert cells_by_size(short, full, failed) == {(8,): (2, 1.0, True), (26,): (1, 0.5, True)}
+    short, failed = build_run(recipe(), (8, 1.0)), build_run(recipe(seed=2))
+    full = build_run(recipe(seed=1), (8, 1.0), (26, 0.5))
+    assert summarize_by_size(short, full, failed) == {(8,): (2, 1.0, True), (26,): (1, 0.5, True)}
     failed.record_failure("not finite", DIVERGED)
-    assert cells_by_size(failed, short, full) == {(8,): (2, 1.0, False), (26,): (1, 0.5, False)}
+    assert summarize_by_size(failed, short, full) == {(8,): (2, 1.0, False), (26,): (1, 0.5, False)}
     with pytest.raises(lw.UsageError, match="there is no matrix to draw"):
-        matrix_rows([failed])
+        build_matrix_rows([failed])
 
 
 def test_an_architecture_is_named_after_its_mixers_and_positions():
@@ -129,7 +128,7 @@ def test_a_published_score_is_shown_only_for_the_same_configuration(mixer, task,
 
 def test_published_scores_are_complete_and_unique_per_cell():
     import_parts()
-    papers, cells = tomllib.loads(PAPER_SCORES.read_text()), []
+    papers, cells = tomllib.loads(PAPER_SCORES_FILE.read_text()), []
     for paper in papers["paper"]:
         assert paper["standing"] in ("read", "second-hand") and paper["where"] and paper["tested"]
         assert re.fullmatch(r"https://arxiv\.org/abs/\d{4}\.\d{5}", paper["source"])
@@ -141,8 +140,8 @@ def test_published_scores_are_complete_and_unique_per_cell():
     assert len(set(cells)) == len(cells) and papers["tasks"].keys() <= fields.find_part_classes(lw.Task).keys()
 
 
-def test_a_cell_shows_the_published_score_and_the_cpu_seconds(folders):
-    rows = matrix_rows(RunFolder(folder) for folder in folders)
+def test_a_cell_shows_the_published_score_and_the_cpu_seconds(run_folders):
+    rows = build_matrix_rows(RunFolder(folder) for folder in run_folders)
     published = {(row["architecture"], row["task"]): format_cell_foot(row)[0] for row in rows}
     assert published == {
         ("TorchLSTM", "Parity, labelled"): "1",
@@ -150,14 +149,14 @@ def test_a_cell_shows_the_published_score_and_the_cpu_seconds(folders):
         ("DeltaNet negative=false", "Parity, labelled"): ".017†",
         ("DeltaNet negative=false", "EvenPairs, labelled"): "",
     }
-    shown = [text.get_text() for text in matrix_figure(rows).axes[0].texts]
+    shown = [text.get_text() for text in draw_matrix_figure(rows).axes[0].texts]
     assert shown.count(".017†") == 1 and sum(text.endswith(" s") for text in shown) == 4
     known = {"published": 0.242, "published_scaled": False, "standing": "second-hand", "cpu_s": 1234.5}
     assert format_cell_foot(known) == (".242*", "1,234 s")
 
 
-def test_recipes_that_share_a_name_have_separate_rows(folders, tmp_path):
-    first = next(folder for folder in folders if "lstm-EvenPairs" in folder.name)
+def test_recipes_that_share_a_name_have_separate_rows(run_folders, tmp_path):
+    first = next(folder for folder in run_folders if "lstm-EvenPairs" in folder.name)
     other = tmp_path / "other"
     shutil.copytree(first, other)
     (other / "about.json").unlink()  # so that the outline is computed from the recipe
@@ -165,12 +164,12 @@ def test_recipes_that_share_a_name_have_separate_rows(folders, tmp_path):
     (other / "config.json").write_text(json.dumps(recipe | {"batch": 5}))  # as two trials of a sweep
     runs = [RunFolder(first), RunFolder(other)]
     names = {f"TorchLSTM (lstm-EvenPairs-{run.outline.id})" for run in runs}
-    assert {row["architecture"] for row in matrix_rows(runs)} == names and len(names) == 2
+    assert {row["architecture"] for row in build_matrix_rows(runs)} == names and len(names) == 2
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_the_command_draws_runs_and_published_results_together(folders, tmp_path):
-    first, *others = map(str, folders)
+def test_the_command_draws_runs_and_published_results_together(run_folders, tmp_path):
+    first, *others = map(str, run_folders)
     published = tmp_path / "results"
     assert command("report", *others, "--out", published, "--quiet").returncode == 0
     done = command("report", first, published, "--matrix", "--out", tmp_path / "drawn", "--quiet")
@@ -182,28 +181,28 @@ def test_the_command_draws_runs_and_published_results_together(folders, tmp_path
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_the_matrix_of_a_study_keeps_columns_that_were_published_earlier(folders, tmp_path):
+def test_the_matrix_of_a_study_keeps_columns_that_were_published_earlier(run_folders, tmp_path):
     for name in ("Parity", "even-pairs"):
-        assert command("report", folders[0], "--out", tmp_path / "formal" / name, "--quiet").returncode == 0
+        assert command("report", run_folders[0], "--out", tmp_path / "formal" / name, "--quiet").returncode == 0
     study = catalog.find_study("formal", tasks="even-pairs", methods="lstm")
     assert [run.outline.name for run in _read_runs_of_other_tasks(tmp_path / "formal", study)] == ["lstm-EvenPairs"]
     assert _read_runs_of_other_tasks(tmp_path / "none", study) == []
 
 
-def test_cells_that_are_not_fitted_are_hatched_and_an_empty_matrix_is_refused(folders):
-    rows = matrix_rows(RunFolder(folder) for folder in folders)
-    (axes,) = matrix_figure(rows).axes
+def test_cells_that_are_not_fitted_are_hatched_and_an_empty_matrix_is_refused(run_folders):
+    rows = build_matrix_rows(RunFolder(folder) for folder in run_folders)
+    (axes,) = draw_matrix_figure(rows).axes
     assert {patch.get_hatch() for patch in axes.patches if patch.get_fill()} == {"/////"}
     assert "seeds: 1–2; " in axes.get_xlabel()
-    fitted = matrix_figure([row | {"fitted": True} for row in rows]).axes[0]
+    fitted = draw_matrix_figure([row | {"fitted": True} for row in rows]).axes[0]
     assert {patch.get_hatch() for patch in fitted.patches} == {None}
     with pytest.raises(lw.UsageError, match="there is no matrix to draw"):
-        matrix_rows([])
+        build_matrix_rows([])
 
 
-def test_headings_of_many_columns_do_not_overlap(folders):
-    rows = matrix_rows(RunFolder(folder) for folder in folders)
+def test_headings_of_many_columns_do_not_overlap(run_folders):
+    rows = build_matrix_rows(RunFolder(folder) for folder in run_folders)
     names = ("Parity", "EvenPairs", "CycleNavigation", "ModularArithmetic", "CountedBlocks", "GroupWords S3", "Dyck")
-    figure = matrix_figure([rows[0] | {"task": f"{name}, labelled"} for name in (*names, "GroupWords S5")])
+    figure = draw_matrix_figure([rows[0] | {"task": f"{name}, labelled"} for name in (*names, "GroupWords S5")])
     boxes = [label.get_window_extent() for label in figure.axes[0].get_xticklabels()]
     assert len(boxes) == 8 and all(left.x1 < right.x0 for left, right in pairwise(boxes))

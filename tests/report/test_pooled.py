@@ -22,7 +22,7 @@ def test_student_quantiles_equal_those_in_tables(degrees, quantile):
 
 
 def test_welch_s_interval_equals_the_one_that_r_computes():
-    """The data are Student's (1908) on sleep, the interval is that of R's ``t.test(extra ~ group, sleep)``."""
+    """The data are Student's sleep data (1908), and the interval is that of R's ``t.test(extra ~ group, sleep)``."""
     errors = 1.789010 / 10**0.5, 2.002249 / 10**0.5
     assert welch_interval(0.75 - 2.33, errors, (10, 10)) == pytest.approx((-3.36548, 0.20548), abs=1e-3)
     with pytest.raises(ValueError, match="values that differ"):

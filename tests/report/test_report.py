@@ -24,22 +24,27 @@ from lengthwise.base.schemas import ParameterRow
 from lengthwise.base.score_rows import format_share
 from lengthwise.base.types import Score, UsageError
 from lengthwise.experiment.lengths import Curriculum, Uniform
-from lengthwise.report import WORST_FAMILY, curves, language_model_curves, name_curves
-from lengthwise.report.card import card_cells, card_table, score_card
-from lengthwise.report.length_figure import length_figure
-from lengthwise.report.loss_figure import distribution_figure, loss_figure, parameter_figure, parameter_rows
-from lengthwise.report.map_figure import heat_map, label_scores
+from lengthwise.report import WORST_FAMILY, build_language_model_curves, curves, name_curves
+from lengthwise.report.card import build_card_table, build_score_card, format_card_cells
+from lengthwise.report.length_figure import draw_length_figure
+from lengthwise.report.loss_figure import (
+    build_parameter_rows,
+    draw_length_counts,
+    draw_loss_figure,
+    draw_parameter_figure,
+)
+from lengthwise.report.map_figure import draw_heat_map, label_scores
 from lengthwise.report.publish import publish, publish_parameters, redraw_figures
 from lengthwise.report.results_folder import read_published_runs, read_table
 from lengthwise.report.style import save
 from lengthwise.report.tables import (
-    detail_table,
-    map_table,
-    row_table,
-    score_table,
-    summary_rows,
-    summary_table,
-    worst_table,
+    build_detail_table,
+    build_map_table,
+    build_row_table,
+    build_score_table,
+    build_summary_rows,
+    build_summary_table,
+    build_worst_table,
 )
 from lengthwise.report.terminal import MARKERS, plot
 from lengthwise.runs.folder import DIVERGED, RunFolder
@@ -73,21 +78,21 @@ def test_each_problem_set_and_stopping_rule_has_its_own_named_curve():
 
 def test_only_the_last_measurement_of_a_size_is_used():
     run = build_run(recipe(), (8, 0.1), (12, 0.3), (8, 0.7))
-    assert [(point.sizes, point.mean) for point in curves([run])[0].points()] == [((8,), 0.7), ((12,), 0.3)]
+    assert [(point.sizes, point.mean) for point in curves([run])[0].points] == [((8,), 0.7), ((12,), 0.3)]
     rows = build_two_axis_run({(4, 4): 0.0}).rows("scores") + build_two_axis_run({(4, 4): 0.5}).rows("scores")[-1:]
     rows += build_two_axis_run({(4, 4): 1.0}, name="other").rows("scores")
-    values = heat_map(rows, (TOP, TOP)).axes[0].collections[0].get_array()
+    values = draw_heat_map(rows, (TOP, TOP)).axes[0].collections[0].get_array()
     assert values.tolist() == [[0.75]]  # the mean over weights
 
 
 def test_a_band_spans_the_measured_seeds_or_a_single_seed_s_interval():
     runs = [build_run(recipe(seed=seed), (16, share)) for seed, share in enumerate((0.5, 0.9, 0.7))]
     build_run(runs[0].recipe, (24, 0.9))
-    point, single = curves(runs)[0].points()
-    assert (point.low, point.high, point.seeds, point.count) == (0.5, 0.9, 3, 100)
-    assert (point.mean, point.error) == pytest.approx((0.7, 0.2 / math.sqrt(3)))
+    point, single = curves(runs)[0].points
+    assert (point.low, point.high, point.seed_count, point.problem_count) == (0.5, 0.9, 3, 100)
+    assert (point.mean, point.standard_error) == pytest.approx((0.7, 0.2 / math.sqrt(3)))
     assert (single.low, single.high) == pytest.approx((0.8256, 0.9448), abs=1e-4)
-    assert (single.seeds, single.error) == (1, None)
+    assert (single.seed_count, single.standard_error) == (1, None)
 
 
 def test_runs_without_scores_are_refused(runs):
@@ -105,7 +110,7 @@ def test_runs_without_scores_are_refused(runs):
 def test_score_table_fits_a_terminal_and_marks_trained_sizes():
     runs = [build_run(recipe(seed=seed), *((n, 1 - n / 200) for n in range(1, 61))) for seed in range(2)]
     runs.append(build_run(recipe("standard-parity-with-a-long-name"), (8, 1.0), (60, 0.0)))
-    text = print_to_text(score_table(curves(runs)))
+    text = print_to_text(build_score_table(curves(runs)))
     assert max(map(len, text.splitlines())) <= 80 and "…" not in text and "1 to 2 seeds" in text
     sizes = [int(word) for word in text.splitlines()[0].split() if word.isdecimal()]
     assert (sizes[0], sizes[-1]) == (1, 60) and TOP in sizes
@@ -114,7 +119,7 @@ def test_score_table_fits_a_terminal_and_marks_trained_sizes():
 
 
 def test_score_table_shows_the_band_rounded_outwards():
-    text = print_to_text(score_table(curves([build_run(recipe(), (8, 0.9))])))
+    text = print_to_text(build_score_table(curves([build_run(recipe(), (8, 0.9))])))
     assert "▪0.90 .82–.95" in text  # Wilson: 0.8256 to 0.9448
     assert "100 problems per size, 1 seed; beside exact match: 95 % interval" in " ".join(text.split())
 
@@ -122,7 +127,7 @@ def test_score_table_shows_the_band_rounded_outwards():
 def test_score_table_shows_the_training_range_per_row_if_ranges_differ():
     runs = [build_run(recipe(name, lengths=Uniform(top)), (8, 1.0), (16, 0.5)) for name, top in (("a", 8), ("b", 16))]
     short = recipe("products", task=Multiplication(), lengths=Curriculum(11, 1, most=(2, 11)))
-    lines = print_to_text(score_table(curves([*runs, build_run(short, ((2, 11), 1.0))])), 120).splitlines()
+    lines = print_to_text(build_score_table(curves([*runs, build_run(short, ((2, 11), 1.0))])), 120).splitlines()
     for line, top, trained in zip(lines[2:5], ("8", "16", "2x11"), (1, 2, 1), strict=True):
         assert f" {top} " in line and line.count("▪") == trained
 
@@ -137,7 +142,7 @@ def test_a_fraction_between_0_and_1_is_never_rounded_to_0_or_1(fraction, text):
 
 def test_detail_table_shows_every_field_of_a_score():
     run = build_run(recipe(), (8, 0.9), (16, 0.001, {"count": 1000, "problems": "hard"}))
-    lines = print_to_text(detail_table(run.rows("scores"), (TOP,)), 120).splitlines()
+    lines = print_to_text(build_detail_table(run.rows("scores"), (TOP,)), 120).splitlines()
     trained, beyond = (next(line for line in lines if word in line) for word in ("uniform", "hard"))
     assert "▪8" in trained
     assert "▪" not in beyond
@@ -152,7 +157,7 @@ def test_a_large_map_is_summarized_in_blocks():
     known = {(20, 20): 0.5, (8, 8): 0.68}
     cells = [((i, j), known.get((i, j), share[max(i, j) <= 8])) for i in side for j in side]
     run = build_run(recipe("sums", task=Addition()), *cells)
-    text = print_to_text(map_table(run.rows("scores"), (8, 8)), 80)
+    text = print_to_text(build_map_table(run.rows("scores"), (8, 8)), 80)
     lines = [line.split() for line in text.splitlines()]
     assert lines[0] == ["1–3", "4–6", "7–9", "10–12", "13–15", "16–18", "19–20"]
     assert lines[2] == ["1–3", "1.00", "1.00", "0.97", *["0.90"] * 4]
@@ -164,60 +169,60 @@ def test_a_large_map_is_summarized_in_blocks():
 
 # The score card
 
-MANY = {"count": 1000}
+MANY_PROBLEMS = {"count": 1000}
 
 
 @pytest.mark.parametrize(
     ("scores", "longest_size"),
     [
-        ([(8, 1.0, MANY), (16, 1.0, MANY), (24, 0.5, MANY)], "16"),
-        ([(8, 1.0, MANY), (16, 0.99, MANY)], "8"),  # the interval's lower end is below 0.99
-        ([(8, 1.0, MANY), (16, 1.0)], "8"),  # 100 problems, all right, are too few to decide
-        ([(16, 1.0), (24, 1.0, MANY)], "24"),
-        ([(12, 0.9, MANY), (16, 1.0, MANY)], None),  # a shorter size is not solved
-        ([(4, 0.9, MANY), (16, 1.0, MANY)], "16"),  # sizes within the training range do not count
+        ([(8, 1.0, MANY_PROBLEMS), (16, 1.0, MANY_PROBLEMS), (24, 0.5, MANY_PROBLEMS)], "16"),
+        ([(8, 1.0, MANY_PROBLEMS), (16, 0.99, MANY_PROBLEMS)], "8"),  # the interval's lower end is below 0.99
+        ([(8, 1.0, MANY_PROBLEMS), (16, 1.0)], "8"),  # 100 problems, all right, are too few to decide
+        ([(16, 1.0), (24, 1.0, MANY_PROBLEMS)], "24"),
+        ([(12, 0.9, MANY_PROBLEMS), (16, 1.0, MANY_PROBLEMS)], None),  # a shorter size is not solved
+        ([(4, 0.9, MANY_PROBLEMS), (16, 1.0, MANY_PROBLEMS)], "16"),  # sizes within the training range do not count
         ([(8, 0.2)], None),
-        ([(16, 0.5), (16, 1.0, MANY)], "16"),  # the measurement with more problems counts
+        ([(16, 0.5), (16, 1.0, MANY_PROBLEMS)], "16"),  # the measurement with more problems counts
     ],
 )
 def test_a_card_states_the_longest_size_that_is_solved_with_confidence(scores, longest_size):
-    (row,) = score_card([build_run(recipe(), *scores)])
+    (row,) = build_score_card([build_run(recipe(), *scores)])
     assert row["longest"] == [longest_size]
     assert row["generalise"] == (longest_size in ("16", "24"))
 
 
 def test_a_card_counts_diverged_seeds_and_seeds_with_uniform_scores_by_their_own_rule():
-    right, wrong = (8, 1.0, MANY), (8, 0.0, MANY)
+    right, wrong = (8, 1.0, MANY_PROBLEMS), (8, 0.0, MANY_PROBLEMS)
     lost = [build_run(recipe(seed=seed), *scores) for seed, scores in ((3, [wrong]), (4, []))]
     for run in lost:
         run.record_failure("at step 1", DIVERGED)
     others = [
-        build_run(recipe(seed=1), (16, 1.0, MANY | {"problems": "hard"})),
-        build_run(recipe(seed=2), (16, 1.0, MANY | {"stopping": "Converged"})),
+        build_run(recipe(seed=1), (16, 1.0, MANY_PROBLEMS | {"problems": "hard"})),
+        build_run(recipe(seed=2), (16, 1.0, MANY_PROBLEMS | {"stopping": "Converged"})),
     ]
-    (row,) = score_card([build_run(recipe(), right, (16, 1.0, MANY)), *others, *lost])
+    (row,) = build_score_card([build_run(recipe(), right, (16, 1.0, MANY_PROBLEMS)), *others, *lost])
     assert (row["seeds"], row["generalise"]) == (3, 1)
     assert row["longest"] == ["16", DIVERGED, DIVERGED]
     assert row["fit"] == 1.0
-    (none,) = score_card(others)
-    assert [*card_cells(none).values()][3:7] == ["–", "–", "not measured", "–"]
+    (none,) = build_score_card(others)
+    assert [*format_card_cells(none).values()][3:7] == ["–", "–", "not measured", "–"]
 
 
 def test_a_card_has_a_row_per_recipe_that_summarizes_its_seeds():
-    runs = [build_run(recipe(seed=seed), (16, share, MANY)) for seed, share in enumerate((1.0, 0.4, 1.0))]
+    runs = [build_run(recipe(seed=seed), (16, share, MANY_PROBLEMS)) for seed, share in enumerate((1.0, 0.4, 1.0))]
     for run, seconds in zip(runs, (30.0, 90.0, 60.0), strict=True):
         run.write_about({"parameters": 1234, "cpu_s": seconds, "wall_s": seconds})
     runs.append(Run.of(recipe(seed=4)))  # without scores, it is not counted
-    bare = build_run(recipe("looped-parity", task=Addition(), steps=10), ((8, 8), 1.0, MANY))
+    bare = build_run(recipe("looped-parity", task=Addition(), steps=10), ((8, 8), 1.0, MANY_PROBLEMS))
     per_step = {runs[0].outline.seedless_id: 2e9, bare.outline.seedless_id: 1e9}
-    first, second = score_card([*runs, bare], per_step)
+    first, second = build_score_card([*runs, bare], per_step)
     longest = ["16", None, "16"]
     wanted = {"task": "parity", "trained_to": "8", "seeds": 3, "generalise": 2, "chosen_on": [], "worst": None}
     wanted |= {"longest": longest, "longest_uniform": longest, "fit": None, "operations": 2e11}
     assert first == {"recipe": runs[0].folder.name, **wanted, "parameters": 1234, "cpu_s": 60.0}
     wanted = {"trained_to": "8x8", "longest": ["8x8"], "generalise": 0, "operations": 1e10, "parameters": None}
     assert second | wanted | {"recipe": bare.folder.name, "cpu_s": None} == second
-    shown = print_to_text(card_table([first, second]), width=150)
+    shown = print_to_text(build_card_table([first, second]), width=150)
     for part in ("16, –, 16", "2 of 3", "1,234", "2.0e+11", "1.0", "8x8"):
         assert part in shown
     json.dumps([first, second])
@@ -231,7 +236,7 @@ def build_summary():
     late = {"stopping": "MaxConfidence", "count": 50}
     runs = [build_run(recipe(seed=seed), (8, 1.0), (16, share)) for seed, share in enumerate((0.99, 0.39))]
     runs.append(build_run(recipe("other"), (16, 0.123456), (16, 0.25, late), (24, 0.1)))
-    return summary_rows("A panel", curves(runs), [16], CLAIMS)
+    return build_summary_rows("A panel", curves(runs), [16], CLAIMS)
 
 
 def test_a_summary_has_a_row_per_curve_and_reported_size_and_one_per_claim():
@@ -249,13 +254,13 @@ def test_a_summary_has_a_row_per_curve_and_reported_size_and_one_per_claim():
 
 
 def test_a_summary_selects_pairs_of_sizes_by_the_larger_size():
-    rows = summary_rows("Sums", curves([build_two_axis_run({(2, 16): 0.5, (16, 4): 0.25, (8, 8): 1.0})]), [16])
+    rows = build_summary_rows("Sums", curves([build_two_axis_run({(2, 16): 0.5, (16, 4): 0.25, (8, 8): 1.0})]), [16])
     assert [(row["size"], row["exact"]) for row in rows] == [("2x16", 0.5), ("16x4", 0.25)]
 
 
 def test_summary_table_shows_every_field_and_names_each_panel_once():
     rows = build_summary()
-    lines = print_to_text(summary_table([*rows, *({**row, "panel": "Another"} for row in rows[:1])]), 100).splitlines()
+    lines = print_to_text(build_summary_table([*rows, {**rows[0], "panel": "Another"}]), 100).splitlines()
     panels = [number for number, line in enumerate(lines) if line.strip() in ("A panel", "Another")]
     cells = [" ".join(line.split()) for line in lines[panels[0] + 1 : panels[1]]]
     assert cells == [
@@ -268,7 +273,7 @@ def test_summary_table_shows_every_field_and_names_each_panel_once():
 
 def test_row_table_shows_all_columns_and_rows_in_order():
     rows = [{"size": "8", "exact": 0.12345, "T": 8}, {"size": "12", "exact": 1.0, "two_words": "x"}]
-    head, _, first, second = print_to_text(row_table(rows)).splitlines()
+    head, _, first, second = print_to_text(build_row_table(rows)).splitlines()
     assert head.split() == ["size", "exact", "T", "two", "words"]
     assert (first.split(), second.split()) == (["8", "0.123", "8"], ["12", "1.000", "x"])
 
@@ -339,7 +344,11 @@ def test_figure_formats_can_be_chosen_and_unknown_formats_are_refused(tmp_path):
 
 
 def test_tables_without_rows_are_refused(tmp_path):
-    for make in (lambda: score_table([]), lambda: detail_table([]), lambda: write_csv(tmp_path / "a.csv", [])):
+    for make in (
+        lambda: build_score_table([]),
+        lambda: build_detail_table([]),
+        lambda: write_csv(tmp_path / "a.csv", []),
+    ):
         with pytest.raises(UsageError, match=r"no scores to tabulate|no rows to write"):
             make()
 
@@ -356,11 +365,8 @@ def test_a_plot_in_the_terminal_has_marks_where_the_values_are():
     legend, *lines = shown.splitlines()
     rows = [line[5:].ljust(71) for line in lines[:9]]  # after 4 columns of numbers and the axis
     assert legend.split() == ["exact", "match", MARKERS[0], "a", MARKERS[1], "b", MARKERS[2], "c"]
-    assert (
-        rows[8][0] == rows[4][35] == MARKERS[0]
-        and rows[8][70] == MARKERS[1]
-        and rows[0][0] == rows[0][70] == MARKERS[2]
-    )
+    assert rows[8][0] == rows[4][35] == MARKERS[0] and rows[8][70] == MARKERS[1]
+    assert rows[0][0] == rows[0][70] == MARKERS[2]
     places = [column for column, character in enumerate(rows[0]) if character == MARKERS[2]]
     assert min(np.diff(places[:-1])) >= 6  # dense points are marked sparsely
     assert rows[7][35] == "┊" and [line[:4].strip() for line in lines[:9] if line[:4].strip()] == ["1", "0.5", "0"]
@@ -383,19 +389,19 @@ def build_two_axis_run(fractions, name="sums", **changes):
 
 def test_figures_of_the_same_rows_are_equal_byte_for_byte(tmp_path):
     runs = [build_run(recipe(seed=seed), (8, 1.0), (16, 0.5 + seed / 10)) for seed in range(2)]
-    first = length_figure(curves(runs), "Parity")
+    first = draw_length_figure(curves(runs), "Parity")
     bytes_first = save_and_read(first, tmp_path)
     assert save_and_read(first, tmp_path) == bytes_first
     with matplotlib.rc_context({"lines.linewidth": 9, "svg.fonttype": "path", "font.size": 20, "savefig.dpi": 30}):
-        assert save_and_read(length_figure(curves(runs), "Parity"), tmp_path) == bytes_first
+        assert save_and_read(draw_length_figure(curves(runs), "Parity"), tmp_path) == bytes_first
     squares = build_two_axis_run({(4, 4): 1.0, (4, 12): 0.5}).rows("scores")
-    first, second = (save_and_read(heat_map(squares, (TOP, TOP)), tmp_path) for _ in range(2))
+    first, second = (save_and_read(draw_heat_map(squares, (TOP, TOP)), tmp_path) for _ in range(2))
     assert first == second
 
 
 def test_figures_are_saved_as_png_and_on_request_as_svg_with_text(tmp_path):
     before = dict(matplotlib.rcParams.copy())
-    figure = length_figure(curves([build_run(recipe(), (8, 1.0))]), "Parity & more")
+    figure = draw_length_figure(curves([build_run(recipe(), (8, 1.0))]), "Parity & more")
     assert [path.name for path in save(figure, tmp_path / "alone" / "v1.5")] == ["v1.5.png"]
     png, svg = save(figure, tmp_path / "new" / "v1.5", ("png", "svg"))
     assert sorted(png.parent.iterdir()) == [png, svg] and (png.name, svg.name) == ("v1.5.png", "v1.5.svg")
@@ -409,7 +415,7 @@ def test_figures_are_saved_as_png_and_on_request_as_svg_with_text(tmp_path):
 
 def test_length_figure_draws_means_bands_and_the_training_range():
     runs = [build_run(recipe(seed=seed), (8, 1.0), (16, share)) for seed, share in enumerate((0.2, 0.6))]
-    (axes,) = length_figure(curves(runs)).axes
+    (axes,) = draw_length_figure(curves(runs)).axes
     edge, line = (line for line in axes.lines if len(line.get_xdata()) == 2)  # the legend's have 3
     assert edge.get_xdata()[0] == TOP
     assert line.get_xydata().tolist() == [[8, 1.0], [16, pytest.approx(0.4)]]
@@ -424,14 +430,14 @@ def test_length_figure_draws_means_bands_and_the_training_range():
 def test_only_lines_of_several_seeds_have_bands():
     kinds = itertools.product(range(8), (0, 1))
     runs = [build_run(recipe(f"r{n}", seed=seed), (8, 1.0), (16, 0.1 * n + 0.1 * seed)) for n, seed in kinds]
-    (axes,) = length_figure(curves([*runs, build_run(recipe("one"), (8, 1.0), (16, 0.5))])).axes
+    (axes,) = draw_length_figure(curves([*runs, build_run(recipe("one"), (8, 1.0), (16, 0.5))])).axes
     assert len(axes.collections) == 8
     assert axes.get_xlabel() == "length\nlines: mean over seeds\nbands: worst to best seed"
 
 
 def test_labels_do_not_overlap_and_stay_inside_the_figure():
     runs = [build_run(recipe(f"a-recipe-with-quite-a-long-name-{i:02}"), (8, 1.0), (100, 0.0)) for i in range(14)]
-    figure = length_figure(curves(runs))
+    figure = draw_length_figure(curves(runs))
     boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_text().isdecimal()]
     assert len(boxes) == 14
     assert max(box.x1 for box in boxes) <= figure.bbox.x1
@@ -442,7 +448,7 @@ def test_labels_do_not_overlap_and_stay_inside_the_figure():
 
 def test_heat_map_has_each_value_in_its_cell():
     run = build_two_axis_run({(4, 4): 1.0, (4, 12): 0.5, (8, 4): 0.75, (8, 12): 0.25, (20, 4): 0.0, (99, 99): 0.0})
-    figure = heat_map(run.rows("scores"), (TOP, TOP), "sums")
+    figure = draw_heat_map(run.rows("scores"), (TOP, TOP), "sums")
     axes = figure.axes[0]
     values = axes.collections[0].get_array().filled(NAN)
     np.testing.assert_array_equal(values, [[1.0, 0.75, 0.0], [0.5, 0.25, NAN]])  # rows: the second size
@@ -461,25 +467,25 @@ def test_heat_maps_average_over_runs_in_folders_of_the_same_name(tmp_path):
         part = recipe("sums", task=Addition(), seed=seed)
         build_run(part, *((sizes, share) for sizes in cells), folder=tmp_path / f"seed{seed}" / "run")
     runs = [Run.open(tmp_path / f"seed{seed}" / "run") for seed in range(2)]
-    values = heat_map(label_scores(runs), (TOP, TOP)).axes[0].collections[0].get_array().compressed()
+    values = draw_heat_map(label_scores(runs), (TOP, TOP)).axes[0].collections[0].get_array().compressed()
     assert set(values.tolist()) == {0.5}
 
 
 def test_the_training_range_ends_at_the_limit_of_each_axis():
     part = recipe("products", task=Multiplication(), lengths=Curriculum(TOP, 1, most=(2, TOP)))
     run = build_run(part, ((2, 8), 1.0), ((8, 2), 1.0), ((8, 8), 1.0))
-    lines = print_to_text(detail_table(run.rows("scores"), part.lengths.tops(2)), 120).splitlines()
+    lines = print_to_text(build_detail_table(run.rows("scores"), part.lengths.tops(2)), 120).splitlines()
     assert [word for line in lines for word in line.split() if word.startswith("▪")][:-1] == ["▪2x8"]
     assert "up to 2x8" in "".join(lines)
     (curve,) = curves([run])
-    assert [curve.is_trained_size(point.sizes) for point in curve.points()] == [True, False, False]
+    assert [curve.is_trained_size(point.sizes) for point in curve.points] == [True, False, False]
     cards = {}
     for name, scores in {
-        "many": [((2, 8), 1.0, MANY), ((8, 2), 0.0)],
-        "turned": [((8, 2), 1.0, MANY)],
-        "failing": [((8, 2), 0.0), ((2, 12), 1.0, MANY)],  # a shorter size beyond the range is not solved
+        "many": [((2, 8), 1.0, MANY_PROBLEMS), ((8, 2), 0.0)],
+        "turned": [((8, 2), 1.0, MANY_PROBLEMS)],
+        "failing": [((8, 2), 0.0), ((2, 12), 1.0, MANY_PROBLEMS)],  # a shorter size beyond the range is not solved
     }.items():
-        (cards[name],) = score_card([build_run(replace(part, name=name), *scores)])
+        (cards[name],) = build_score_card([build_run(replace(part, name=name), *scores)])
     assert [card["longest"] for card in cards.values()] == [["2x8"], ["8x2"], [None]]
     assert [card["generalise"] for card in cards.values()] == [0, 1, 0]
 
@@ -488,14 +494,14 @@ def test_the_training_range_ends_at_the_limit_of_each_axis():
 def test_heat_map_has_a_panel_per_rule_that_was_measured_beyond_the_diagonal(sizes, panels):
     build_two_axis_run({(4, 4): 1.0, (4, 12): 0.5, (12, 4): 0.5})
     run = build_two_axis_run({sizes: 0.5}, stopping="After(loops=1)")
-    assert [axes.get_title(loc="left") for axes in heat_map(run.rows("scores"), (TOP, TOP)).axes[:-1]] == panels
+    assert [axes.get_title(loc="left") for axes in draw_heat_map(run.rows("scores"), (TOP, TOP)).axes[:-1]] == panels
 
 
 def test_runs_of_one_and_two_axes_share_a_table_and_figures_show_only_equal_sizes():
     pairs = build_two_axis_run({(4, 4): 0.5, (4, 12): 0.25, (12, 12): 0.25})
-    text = print_to_text(score_table(curves([build_run(recipe(), (8, 1.0)), pairs])), 120)
+    text = print_to_text(build_score_table(curves([build_run(recipe(), (8, 1.0)), pairs])), 120)
     assert "4x12" in text and "1.00 .96–1" in text
-    (axes,) = length_figure(curves([pairs])).axes
+    (axes,) = draw_length_figure(curves([pairs])).axes
     assert axes.lines[1].get_xydata().tolist() == [[4, 0.5], [12, 0.25]]
     assert axes.get_xlabel().startswith("digits per operand\n")
 
@@ -504,24 +510,22 @@ def test_if_one_axis_is_limited_scores_are_drawn_along_the_other():
     part = recipe(task=Multiplication(), lengths=Curriculum(TOP, 1, most=(2, TOP)))
     run = build_run(part, ((1, 1), 1.0), ((2, 2), 0.9), ((2, 8), 0.8), ((2, 16), 0.7), ((1, 16), 0.6))
     (curve,) = curves([run])
-    assert [(point.length, point.mean) for point in curve.diagonal()] == [(1, 1.0), (2, 0.9), (8, 0.8), (16, 0.7)]
-    axes = length_figure([curve]).axes[0]
+    assert [(point.length, point.mean) for point in curve.diagonal] == [(1, 1.0), (2, 0.9), (8, 0.8), (16, 0.7)]
+    axes = draw_length_figure([curve]).axes[0]
     assert axes.get_xlabel().startswith("second, first up to 2\n")
     (line,) = [line for line in axes.lines if len(line.get_xdata()) == 4]
     assert list(line.get_xdata()) == [1, 2, 8, 16]
-    head = print_to_text(score_table([curve])).splitlines()[0]
+    head = print_to_text(build_score_table([curve])).splitlines()[0]
     assert "2x16" in head and "1x16" in head  # there is room for all
     build_run(part, *(((1, size), 0.6) for size in (3, 4, 5, 6)))
-    head = print_to_text(score_table(curves([Run.of(part)]))).splitlines()[0]
+    head = print_to_text(build_score_table(curves([Run.of(part)]))).splitlines()[0]
     assert "2x16" in head and "1x16" not in head
 
 
 def test_loss_figure_shows_losses_their_running_mean_and_watched_sizes():
-    runs = [
-        log_losses(recipe(), [0.5] * 30, [(100, {"8": 0.5}), (200, {"8": 1.0})]),
-        log_losses(recipe("b"), [NAN, 0.0, 0.1]),
-    ]
-    loss, exact = loss_figure(runs).axes
+    run = log_losses(recipe(), [0.5] * 30, [(100, {"8": 0.5}), (200, {"8": 1.0})])
+    loss, exact = draw_loss_figure([run, log_losses(recipe("b"), [NAN, 0.0, 0.1])]).axes
+    assert "bold: running geometric mean; thin: as logged" in [text.get_text() for text in loss.texts]
     assert loss.get_yscale() == "log"
     raw, smooth, short = loss.lines[0], loss.lines[1], loss.lines[2]
     assert raw.get_linewidth() < smooth.get_linewidth()
@@ -534,13 +538,13 @@ def test_loss_figure_shows_losses_their_running_mean_and_watched_sizes():
 def test_figures_without_data_are_refused():
     run, broken = build_run(recipe(), (8, 1.0)), log_losses(recipe("broken"), [NAN, math.inf, 0.0])
     for make, what in (
-        (lambda: length_figure([]), "no scores to plot"),
-        (lambda: length_figure(curves([build_two_axis_run({(4, 12): 1.0})])), "heat map"),
-        (lambda: heat_map(run.rows("scores"), (TOP, TOP)), "no scores at pairs of sizes"),
-        (lambda: loss_figure([]), "name at least one run"),
-        (lambda: loss_figure([run, broken]), "no loss to draw"),
-        (lambda: parameter_figure([]), "no run logged a validation loss"),
-        (lambda: distribution_figure({}), "no problems were counted"),
+        (lambda: draw_length_figure([]), "no scores to plot"),
+        (lambda: draw_length_figure(curves([build_two_axis_run({(4, 12): 1.0})])), "heat map"),
+        (lambda: draw_heat_map(run.rows("scores"), (TOP, TOP)), "no scores at pairs of sizes"),
+        (lambda: draw_loss_figure([]), "name at least one run"),
+        (lambda: draw_loss_figure([run, broken]), "no loss to draw"),
+        (lambda: draw_parameter_figure([]), "no run logged a validation loss"),
+        (lambda: draw_length_counts({}), "no problems were counted"),
     ):
         with pytest.raises(UsageError, match=what):
             make()
@@ -552,10 +556,10 @@ def test_tables_need_no_matplotlib_and_figures_no_pyplot(tmp_path):
 import json, sys
 import lengthwise.report.tables, lengthwise.report.terminal
 early = [name for name in sys.modules if name.startswith("matplotlib")]
-from lengthwise.report.card import card_table, score_card
-from lengthwise.report.map_figure import heat_map
+from lengthwise.report.card import build_card_table, build_score_card
+from lengthwise.report.map_figure import draw_heat_map
 from lengthwise.report.style import save
-save(heat_map([json.loads(sys.argv[1])], (8, 8)), sys.argv[2])
+save(draw_heat_map([json.loads(sys.argv[1])], (8, 8)), sys.argv[2])
 print(json.dumps([early, "matplotlib.pyplot" in sys.modules]))
 """
     row = json.dumps(run.rows("scores")[0] | {"sizes": [8, 8]})
@@ -578,12 +582,12 @@ def build_inquiry(*scores, problems="uniform", **changes):
 
 def test_reports_show_language_models_beside_trained_models(tmp_path):
     run, asked = build_run(recipe(), (8, 1.0), (12, 0.9)), build_inquiry((8, 0.7), (12, 0.2))
-    lines = curves([run]) + language_model_curves([asked])
+    lines = curves([run]) + build_language_model_curves([asked])
     assert name_curves(lines) == ["looped-parity", "org/model"]
-    text = print_to_text(score_table(lines))
+    text = print_to_text(build_score_table(lines))
     assert text.splitlines()[0].split()[-4:] == ["trained", "to", "8", "12"]
     assert re.search(r"org/model +– +0.70 .60–.79", text) and re.search(r"training range, up to 8 *\n", text)
-    (axes,) = length_figure(lines).axes
+    (axes,) = draw_length_figure(lines).axes
     assert "trained to 8" in [note.get_text() for note in axes.texts]
     publish([run], tmp_path, inquiries=[asked])
     rows = [(row["recipe_name"], row["sizes"], row["exact"]) for row in read_csv(tmp_path / "scores.csv")]
@@ -601,9 +605,9 @@ def test_reports_show_language_models_beside_trained_models(tmp_path):
 
 
 def test_a_report_of_only_language_models_does_not_mention_training(tmp_path):
-    lines = language_model_curves([build_inquiry((8, 0.7), (12, 0.2))])
-    assert "train" not in print_to_text(score_table(lines))
-    assert not any("train" in note.get_text() for note in length_figure(lines).axes[0].texts)
+    lines = build_language_model_curves([build_inquiry((8, 0.7), (12, 0.2))])
+    assert "train" not in print_to_text(build_score_table(lines))
+    assert not any("train" in note.get_text() for note in draw_length_figure(lines).axes[0].texts)
     files = publish([], tmp_path, inquiries=[build_inquiry((8, 0.7), (12, 0.2)), build_inquiry(seed=1)])
     names = {"figures.json", "inquiries.json", "lengths.png", "runs.json", "scores.csv"}
     assert {path.name for path in files} == names
@@ -611,11 +615,11 @@ def test_a_report_of_only_language_models_does_not_mention_training(tmp_path):
 
 def test_a_model_asked_in_several_ways_has_distinct_labels():
     first, hard = build_inquiry((8, 0.7)), build_inquiry((8, 0.1), problems="hard")
-    assert name_curves(language_model_curves([first, hard])) == ["org/model", "org/model, hard"]
+    assert name_curves(build_language_model_curves([first, hard])) == ["org/model", "org/model, hard"]
     other = build_inquiry((8, 0.6), seed=1)
-    found = name_curves(language_model_curves([first, hard, other]))
+    found = name_curves(build_language_model_curves([first, hard, other]))
     assert found == [first.folder.name, "org/model, hard", other.folder.name]
-    assert language_model_curves([build_inquiry(seed=2)]) == []
+    assert build_language_model_curves([build_inquiry(seed=2)]) == []
 
 
 def test_the_report_command_accepts_runs_and_language_models_together(tmp_path):
@@ -651,12 +655,8 @@ def build_loss_run(name, seed, parameters, losses, exact_within=None, exact_beyo
 
 
 def test_only_runs_with_a_validation_loss_have_a_parameter_row():
-    runs = [
-        build_loss_run("a", 0, 100, [0.5, 0.2, 0.3], 0.9, 0.4),
-        build_loss_run("b", 1, 900, [0.1]),
-        build_run(recipe("c"), (8, 1.0)),
-    ]
-    first, second = parameter_rows(runs)
+    runs = [build_loss_run("a", 0, 100, [0.5, 0.2, 0.3], 0.9, 0.4), build_loss_run("b", 1, 900, [0.1])]
+    first, second = build_parameter_rows([*runs, build_run(recipe("c"), (8, 1.0))])
     assert (first["validation_loss"], first["within"], first["beyond"]) == (0.2, 0.9, 0.4)
     assert (second["seed"], second["parameters"], second["within"], second["beyond"]) == (1, 900, None, None)
     assert first["model"] == "Transformer"
@@ -664,9 +664,9 @@ def test_only_runs_with_a_validation_loss_have_a_parameter_row():
 
 def test_the_parameter_figure_draws_lines_through_the_means_over_seeds():
     runs = [build_loss_run("a", seed, 100, [0.2], share, 0.1) for seed, share in enumerate((0.4, 0.8))]
-    rows = parameter_rows([*runs, build_loss_run("b", 0, 900, [0.1], 0.9, 0.3)])
+    rows = build_parameter_rows([*runs, build_loss_run("b", 0, 900, [0.1], 0.9, 0.3)])
     claims = (Claim("Somebody", 8, "0.55", "text", 0.55), Claim("Another", 8, "near-perfect", "text"))
-    left, right = parameter_figure(rows, claims).axes
+    left, right = draw_parameter_figure(rows, claims).axes
     lines = [line.get_xydata().tolist() for line in left.lines]
     assert [[100, pytest.approx(0.6)], [900, 0.9]] in lines
     assert [[100, 0.1], [900, 0.3]] in lines
@@ -689,7 +689,7 @@ def test_each_point_of_the_parameter_figure_is_the_mean_of_one_recipe_by_its_own
     def publish_and_draw(*runs):
         publish_parameters(runs, (), tmp_path)
         rows = read_table(tmp_path / "parameters.csv", ParameterRow)
-        return [line.get_xydata().tolist() for line in parameter_figure(rows).axes[0].lines]
+        return [line.get_xydata().tolist() for line in draw_parameter_figure(rows).axes[0].lines]
 
     first = publish_and_draw(run, alike)
     assert [[100, 0.4], [100, 0.8]] in first and [[100, 0.1]] in first
@@ -702,7 +702,7 @@ def test_each_point_of_the_parameter_figure_is_the_mean_of_one_recipe_by_its_own
 
 
 def test_the_distribution_has_a_bar_per_length():
-    (axes,) = distribution_figure({8: 5, 9: 7, 11: 2}).axes
+    (axes,) = draw_length_counts({8: 5, 9: 7, 11: 2}).axes
     bars = {round(bar.get_x() + bar.get_width() / 2): bar.get_height() for bar in axes.patches}
     assert bars == {8: 5, 9: 7, 11: 2}
 
@@ -716,8 +716,8 @@ def test_the_worst_family_is_an_unsolved_one_even_if_only_one_seed_measured_it()
     runs.append(build_run(recipe(seed=2), (8, 1.0), right, wrong))
     for number, family in ((3, "hard"), (2, "all-highest")):
         (worst,) = [curve for curve in curves(runs[:number]) if curve.problems == WORST_FAMILY]
-        assert worst.points()[0].families == (family,)
-    assert "worst family hard at 8" in print_to_text(score_table(curves(runs)))
+        assert worst.points[0].families == (family,)
+    assert "worst family hard at 8" in print_to_text(build_score_table(curves(runs)))
 
 
 @pytest.mark.usefixtures("blank_figures")
@@ -741,36 +741,32 @@ def test_publishing_removes_files_of_earlier_runs(tmp_path):
 @pytest.mark.parametrize("sizes", [range(1, 22, 2), range(101, 126, 2)], ids=str)
 def test_a_map_of_any_sizes_has_ticks(sizes):
     run = build_two_axis_run({(i, j): 0.5 for i in sizes for j in sizes})
-    axes = heat_map(label_scores([run]), (TOP, TOP)).axes[0]
+    axes = draw_heat_map(label_scores([run]), (TOP, TOP)).axes[0]
     assert 4 <= len(axes.get_xticklabels()) <= 10 and 4 <= len(axes.get_yticklabels()) <= 10
 
 
 def test_no_table_or_map_rounds_a_fraction_to_one():
     run = build_run(recipe(), (8, 1.0), (8, 0.9975, {"problems": "runs"}))
-    assert card_cells(score_card([run])[0])["worst family"] == "runs >.99 at 8"
+    assert format_card_cells(build_score_card([run])[0])["worst family"] == "runs >.99 at 8"
     rows = [row | {"exact": 0.9997, "high": 0.9999, "token_accuracy": 0.9999} for row in run.rows("scores")]
-    text = print_to_text(detail_table(rows, (8,)))
+    text = print_to_text(build_detail_table(rows, (8,)))
     assert ">.999" in text and "1.000" not in text
     assert format_share(0.9996, 3) == ">.999" and format_share(0.0004, 3) == "<.001" and format_share(1.0, 3) == "1.000"
     shares = {(i, j): 0.996 for i in range(1, 4) for j in range(1, 4)}
-    texts = [text.get_text() for text in heat_map(label_scores([build_two_axis_run(shares)]), (TOP, TOP)).axes[0].texts]
+    (axes, _) = draw_heat_map(label_scores([build_two_axis_run(shares)]), (TOP, TOP)).axes
+    texts = [text.get_text() for text in axes.texts]
     assert any("worst >.99" in text for text in texts) and not any("1.00" in text for text in texts)
-    assert "0.9995 " not in print_to_text(worst_table(run.rows("scores"), (8,)))
+    assert "0.9995 " not in print_to_text(build_worst_table(run.rows("scores"), (8,)))
 
 
 @pytest.mark.parametrize("folder", ["lengthwise", "docs"])
 def test_fractions_are_formatted_by_one_function(folder):
-    """No other code formats exact match or its interval: it would round .9997 to 1.000."""
+    """No other code may format exact match or its interval, since it could round .9997 to 1.000."""
     rounds = re.compile(r"((exact|accuracy|low|high|lenient|confidence)[\w\"')\]]*|mean\([^}]*\)):\.\d[f%]\}")
     root = Path(__file__).parents[2] / folder
     files = [path for kind in ("py", "js") for path in root.rglob(f"*.{kind}") if "vendor" not in path.parts]
-    found = [
-        f"{path.name}: {line.strip()}"
-        for path in files
-        for line in path.read_text().splitlines()
-        if rounds.search(line)
-    ]
-    assert found == [], found
+    lines = [(path.name, line.strip()) for path in files for line in path.read_text().splitlines()]
+    assert [pair for pair in lines if rounds.search(pair[1])] == []
 
 
 @pytest.mark.parametrize(
@@ -801,8 +797,8 @@ def test_options_that_would_do_nothing_are_refused(words, message, is_published,
 def test_scores_over_all_problems_decide_the_fit_and_do_not_count_as_a_family():
     every, two_odd = {"problems": "every"}, {"problems": "two-odd"}
     run = build_run(recipe(), (8, 0.7), (16, 0.5), (7, 0.9, every), (8, 0.719, every), (16, 0.25, two_odd))
-    text = " ".join(print_to_text(score_table(curves([run]))).split())
+    text = " ".join(print_to_text(build_score_table(curves([run]))).split())
     assert name_curves(curves([run]))[0] == "looped-parity, not fitted: 0.719 at 8 (all problems)"
     assert "worst family two-odd at 16; all problems measured, some wrong, at 7, 8" in text
-    (card,) = score_card([run])
-    assert card["worst"]["family"] == "every" and "all problems 0.72 at 8" in card_cells(card).values()
+    (card,) = build_score_card([run])
+    assert card["worst"]["family"] == "every" and "all problems 0.72 at 8" in format_card_cells(card).values()

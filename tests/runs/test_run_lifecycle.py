@@ -16,7 +16,7 @@ from lengthwise.base.files import write
 from lengthwise.experiment.optim import AdamW
 from lengthwise.experiment.recipe import Watch
 from lengthwise.report import curves, name_curves
-from lengthwise.report.card import score_card
+from lengthwise.report.card import build_score_card
 from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run
 from lengthwise.training.loop import Trainer, train
@@ -52,7 +52,7 @@ def test_a_diverged_seed_is_marked_in_every_table():
     other = Run.of(replace(SMALL, seed=1))
     other.record_failure("its loss is no number", DIVERGED)
     runs = [Run.open(tame.folder), other]
-    (card,) = score_card(runs)
+    (card,) = build_score_card(runs)
     assert (card["seeds"], card["longest"][-1]) == (2, "diverged")
     assert "1 seed diverged" in name_curves(curves(runs))[0]
 

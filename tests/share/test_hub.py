@@ -1,4 +1,4 @@
-"""Weights on the Hub, over real HTTP: the library's own client talks to a small local server."""
+"""Weights are downloaded and pushed over HTTP, by the Hub's own client, which talks to a local server."""
 
 import base64
 import hashlib
@@ -13,21 +13,21 @@ from conftest import command
 from lengthwise.api.catalog import find_recipe
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import Score
-from lengthwise.report.card import model_card
+from lengthwise.report.card import build_model_card
 from lengthwise.runs import hub
 from lengthwise.runs.folder import SHIPPED
 from lengthwise.runs.hub import download_weights, parse_address, push_weights
 from lengthwise.runs.run import Run, load
 
-http = pytest.importorskip("huggingface_hub.utils._http", reason="the extra `hub` is not installed")
-constants = pytest.importorskip("huggingface_hub.constants")
+hub_http = pytest.importorskip("huggingface_hub.utils._http", reason="the extra `hub` is not installed")
+hub_constants = pytest.importorskip("huggingface_hub.constants")
 
 COMMIT, OTHER = "1" * 40, "2" * 40
 TOKEN = "hf_sEcReTsEcReTsEcReT"
-SOURCE = SHIPPED / "looped-pairs"
+SOURCE_FOLDER = SHIPPED / "looped-pairs"
 
 
-def git_hash(content):
+def compute_git_hash(content):
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
@@ -35,20 +35,20 @@ class Hub:
     """A simulated Hub with one repository, u/pairs; ``fault`` is the error that it simulates."""
 
     def __init__(self):
-        self.files = {path.name: path.read_bytes() for path in SOURCE.iterdir()}
+        self.files = {path.name: path.read_bytes() for path in SOURCE_FOLDER.iterdir()}
         self.files |= {"modeling.py": b"raise SystemExit('it runs')", "state.pt": b"\x80\x04", "big.bin": b"0"}
         self.fault, self.asked, self.tokens, self.sent = "", [], set(), []
         self.old = []  # the files of u/new, to which weights are sent
 
     def compute_digest(self, name):
         content = self.files[name]
-        return hashlib.sha256(content).hexdigest() if name.endswith("safetensors") else git_hash(content)
+        return hashlib.sha256(content).hexdigest() if name.endswith("safetensors") else compute_git_hash(content)
 
     def describe_file(self, name):
         content = self.files[name]
         size = 10**12 if self.fault == "huge" and name == "model.safetensors" else len(content)
         lfs = {"sha256": self.compute_digest(name), "oid": self.compute_digest(name), "size": size, "pointerSize": 100}
-        own = {"oid": git_hash(content), "blobId": git_hash(content), "size": size}
+        own = {"oid": compute_git_hash(content), "blobId": compute_git_hash(content), "size": size}
         return {"type": "file", "path": name, "rfilename": name} | own | ({"lfs": lfs} if "safet" in name else {})
 
     def get(self, path):
@@ -132,7 +132,7 @@ def server():
         thread.start()
         yield one
         one.shutdown()
-        http.close_session()
+        hub_http.close_session()
 
 
 @pytest.fixture
@@ -141,9 +141,9 @@ def fake_hub(server, tmp_path, monkeypatch):
     server.hub.address = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setenv("HF_ENDPOINT", server.hub.address)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setattr(http.time, "sleep", lambda _: None)  # between retries
+    monkeypatch.setattr(hub_constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(hub_constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(hub_http.time, "sleep", lambda _: None)  # between retries
     return server.hub
 
 
@@ -182,7 +182,7 @@ def test_a_downloaded_revision_is_found_in_the_cache_without_a_network(fake_hub,
         download_weights("hf:u/others")
 
 
-FAULTS = {
+MESSAGES_BY_FAULT = {
     "401": "does not know this token",
     "429": "too many requests",
     "500": "the Hub answered with status 500",
@@ -192,7 +192,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize(("fault", "message"), FAULTS.items())
+@pytest.mark.parametrize(("fault", "message"), MESSAGES_BY_FAULT.items())
 def test_a_fault_of_the_hub_is_reported_in_one_line(fault, message, fake_hub, tmp_path):
     fake_hub.fault = fault
     done = command("solve", "hf:u/pairs", "1+1")
@@ -237,7 +237,7 @@ def test_pushed_files_equal_the_local_files(fake_hub, tmp_path):
     sent = {line["value"]["path"]: line["value"] for line in fake_hub.sent if line["key"] == "file"}
     assert set(sent) == {*hub.FILES, "README.md"}
     for name in hub.FILES:
-        assert base64.b64decode(sent[name]["content"]) == (SOURCE / name).read_bytes()
+        assert base64.b64decode(sent[name]["content"]) == (SOURCE_FOLDER / name).read_bytes()
     card = base64.b64decode(sent["README.md"]["content"]).decode()
     assert "| 24 | 1.000" in card and "lengthwise verify hf:u/new" in card and "2409.15647" not in card
     assert TOKEN not in done.stdout + done.stderr + card
@@ -246,7 +246,7 @@ def test_pushed_files_equal_the_local_files(fake_hub, tmp_path):
 def test_a_push_deletes_scores_of_earlier_weights(fake_hub, tmp_path):
     fake_hub.old = [*hub.FILES, "notes.txt"]
     bare = tmp_path / "bare"
-    shutil.copytree(SOURCE, bare)
+    shutil.copytree(SOURCE_FOLDER, bare)
     (bare / "scores.jsonl").unlink()
     assert command("push", bare, "u/new", "--json").returncode == 0
     assert [line["value"]["path"] for line in fake_hub.sent if line["key"] == "deletedFile"] == ["scores.jsonl"]
@@ -274,11 +274,11 @@ def test_a_model_card_ignores_families_that_were_measured_alone():
     for problems, size, how in (("runs", 8, {"family": "alone"}), ("runs", 12, {}), ("ones", 12, {})):
         row = Score("parity", "w", "Oracle", problems, (size,), 100, 0.5, 0.5, 0.5, 8.0).row()
         run.append("scores", row | how)
-    card = model_card(run, "u/new", license_="mit", example="1", controls=[])
+    card = build_model_card(run, "u/new", license_="mit", example="1", controls=[])
     assert "ones, of 2" in card and "of 1" not in card
 
 
 def test_addresses_are_parsed_and_a_push_with_a_revision_is_refused():
     assert parse_address("hf:u/name@v1.0") == ("u/name", "v1.0") and parse_address("u/name") == ("u/name", None)
     with pytest.raises(UsageError, match="newest revision"):
-        push_weights(SOURCE, "u/name@v1", "")
+        push_weights(SOURCE_FOLDER, "u/name@v1", "")

@@ -12,7 +12,7 @@ from lengthwise.runs import tracking
 from lengthwise.runs.run import Run
 from lengthwise.training.loop import Trainer, train
 
-WATCHED = replace(SMALL, steps=30, watch=lw.Watch(every=10, sizes=(2,), count=4))
+WATCHED_RECIPE = replace(SMALL, steps=30, watch=lw.Watch(every=10, sizes=(2,), count=4))
 
 
 class RecordingTracker:
@@ -42,7 +42,7 @@ def tracker(monkeypatch, no_type_checks):
 
 
 def test_every_row_is_sent_as_a_point(tracker):
-    run = lw.train(WATCHED, track="kept", quiet=True)
+    run = lw.train(WATCHED_RECIPE, track="kept", quiet=True)
     assert tracker.points == list_tracked_points(run) and len(tracker.points) == 6 and tracker.closed == 1
     assert {"loss", "rate", "wall_s"} <= tracker.points[0][2].keys() and "exact/2" in tracker.points[1][2]
 
@@ -54,9 +54,9 @@ def test_a_resumed_run_sends_no_point_twice(tracker, monkeypatch):
         patch.setattr(Run, "save_state", lambda run, state: save(run, state) if state["step"] == 5 else None)
         patch.setattr(Trainer, "advance", lambda one: _raise_interrupt() if one.step == 25 else advance(one))
         with pytest.raises(KeyboardInterrupt):
-            train(WATCHED, track=["kept"], save_every=0)
+            train(WATCHED_RECIPE, track=["kept"], save_every=0)
     assert [at for _, at, _ in tracker.points] == [10, 10, 20, 20]
-    run = train(WATCHED, track=["kept"])
+    run = train(WATCHED_RECIPE, track=["kept"])
     times = {"wall_s", "cpu_s"}
     without = [[(at, {k: v for k, v in values.items() if k not in times}) for _, at, values in points]
                for points in (tracker.points, list_tracked_points(run))]  # fmt: skip
@@ -68,14 +68,14 @@ def _raise_interrupt():
 
 
 def test_a_failing_tracker_does_not_stop_the_run(tracker, monkeypatch):
-    whole = train(WATCHED, folder=Run.locate(WATCHED).folder.with_name("whole"))
+    whole = train(WATCHED_RECIPE, folder=Run.locate(WATCHED_RECIPE).folder.with_name("whole"))
     monkeypatch.setattr(RecordingTracker, "max_points", 3)
     words = ["train", "small.json", "--track", "kept", "--lengths", "2", "--samples", "4", "--quiet", "--json"]
     folder = whole.folder.parent
-    (folder / "small.json").write_text(WATCHED.json())
+    (folder / "small.json").write_text(WATCHED_RECIPE.json())
     monkeypatch.chdir(folder)
     done = command(*words)
-    run = Run.open(Run.locate(WATCHED).folder)
+    run = Run.open(Run.locate(WATCHED_RECIPE).folder)
     assert done.returncode == 0 and json.loads(done.stdout)[0]["scores"] == run.rows("scores")
     assert (run.folder / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
     assert len(tracker.points) == 3
@@ -83,7 +83,7 @@ def test_a_failing_tracker_does_not_stop_the_run(tracker, monkeypatch):
 
 
 def test_the_rows_of_an_old_run_are_sent_once(tracker):
-    run = train(WATCHED)
+    run = train(WATCHED_RECIPE)
     run.append("scores", _build_score(run, 4), _build_score(run, 8))
     done = command("track", run.folder, "--to", "kept")
     assert (done.returncode, done.stdout) == (0, "kept: 6 rows of metrics, 2 rows of scores\n")
@@ -100,7 +100,7 @@ def _build_score(run, size):
 
 
 def test_all_processes_of_a_command_send_their_points(jobs_in_process, tracker, tmp_path):
-    (tmp_path / "small.json").write_text(replace(WATCHED, steps=10).json())
+    (tmp_path / "small.json").write_text(replace(WATCHED_RECIPE, steps=10).json())
     words = ["--seeds", "2", "--jobs", "2", "--track", "kept", "--lengths", "2", "--samples", "4", "--quiet"]
     assert command("train", tmp_path / "small.json", *words).returncode == 0
     assert [axis for axis, _, _ in tracker.points] == ["step", "step", "size"] * 2
@@ -110,16 +110,16 @@ def test_unavailable_trackers_are_reported_before_training(monkeypatch, runs, ca
     assert "did you mean tensorboard?" in command("train", "looped-parity", "--track", "tensorbord").stderr
     assert not runs.exists()
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
-    train(WATCHED, track=["wandb"])
-    line = f"wandb stopped tracking small-{WATCHED.id}: wandb is not installed; pip install 'lengthwise[wandb]'"
+    train(WATCHED_RECIPE, track=["wandb"])
+    line = f"wandb stopped tracking small-{WATCHED_RECIPE.id}: wandb is not installed; pip install 'lengthwise[wandb]'"
     assert line in capsys.readouterr().err
     with pytest.raises(lw.UsageError, match="nothing is not one of the trackers"):
-        train(WATCHED, track=["nothing"])
+        train(WATCHED_RECIPE, track=["nothing"])
 
 
 def test_a_row_that_a_tracker_failed_to_accept_is_sent_later(tracker, monkeypatch):
     monkeypatch.setattr(RecordingTracker, "max_points", 3)
-    run = train(WATCHED, track=["kept"])
+    run = train(WATCHED_RECIPE, track=["kept"])
     monkeypatch.setattr(RecordingTracker, "max_points", 1000)
     assert command("track", run.folder, "--to", "kept").returncode == 0
     assert tracker.points == list_tracked_points(run)

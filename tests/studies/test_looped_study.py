@@ -25,11 +25,11 @@ from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Orac
 from lengthwise.jobs import launchers
 from lengthwise.recipes import looped
 from lengthwise.recipes.looped import METHODS, SETTINGS, build_variation
-from lengthwise.report.depth_figure import depth_figure
-from lengthwise.report.publish import anatomy_rows
+from lengthwise.report.depth_figure import draw_depth_figure
+from lengthwise.report.publish import select_anatomy_rows
 from lengthwise.report.results_folder import read_published_runs
 from lengthwise.report.style import save
-from lengthwise.report.tables import depth_rows
+from lengthwise.report.tables import build_depth_rows
 from lengthwise.runs.run import Run, load
 from lengthwise.studies import looped as study
 from lengthwise.tasks.arithmetic import Multiplication
@@ -390,7 +390,7 @@ def test_depth_agrees_with_evaluate_on_the_same_problems(weak_runs, name, seed, 
     best = searched.index(max(searched)) + 1
     assert row["chosen"]["batch"]["low"] == row["chosen"]["batch"]["high"] == best
     assert json.loads(json.dumps(row)) == row
-    legend = "".join(text.get_text() for text in depth_figure([row], "x").legends[0].get_texts())
+    legend = "".join(text.get_text() for text in draw_depth_figure([row], "x").legends[0].get_texts())
     assert ("its own rule" in legend) == bool(own_rule)
     nearer = replace(weights, recipe=replace(weights.recipe, stopping=MaxConfidence(extra=2, per="batch")))
     near = measure_depth(nearer, size, samples=samples, seed=seed)
@@ -409,7 +409,7 @@ def test_depth_and_anatomy_refuse_weights_and_arguments_that_they_cannot_measure
         (lambda: measure_depth(uneven, 3), "take different numbers of loops, so no curve can be drawn"),
         (lambda: measure_depth(weights, 0), "sizes start at 1"),
         (lambda: measure_anatomy(weights, 3, samples=0), "samples must be 1 or more"),
-        (lambda: depth_figure([], "nothing"), "no loops were measured"),
+        (lambda: draw_depth_figure([], "nothing"), "no loops were measured"),
     ):
         with pytest.raises(lw.UsageError, match=message):
             act()
@@ -490,7 +490,7 @@ def test_evaluate_stores_the_anatomy_and_report_publishes_it(weak_runs, tmp_path
     for other in (["--family", "runs"], ["--stopping", "After(loops=1)"]):
         assert run_command("evaluate", folder, "--lengths", "3", "--samples", 20, "--anatomy", *other)[0] == 0
     assert len(Run.open(folder).rows("anatomy")) == len(kept) + 2
-    assert anatomy_rows([Run.open(folder)]) == [{"train_seed": 0, **row} for row in kept]
+    assert select_anatomy_rows([Run.open(folder)]) == [{"train_seed": 0, **row} for row in kept]
     assert json.loads(written["card.json"]) == json.loads(out)["cards"]
 
 
@@ -536,7 +536,7 @@ def build_row(planned, exact):
 def test_the_figure_and_table_of_loops_need_only_stored_rows(tmp_path):
     rows = [build_row(3, [0.0, 0.1, 1.0, 0.4]), build_row(6, [0.0] * 5 + [0.9, 0.2])]
     rows[1]["confidence"][5] = 0.0  # full confidence
-    figure = depth_figure(rows, "tiny parity")
+    figure = draw_depth_figure(rows, "tiny parity")
     assert [path.name for path in save(figure, tmp_path / "loops", ("png", "svg"))] == ["loops.png", "loops.svg"]
     assert (tmp_path / "loops.png").read_bytes().startswith(b"\x89PNG")
     text = (tmp_path / "loops.svg").read_text()
@@ -551,8 +551,8 @@ def test_the_figure_and_table_of_loops_need_only_stored_rows(tmp_path):
     uneven = rows[0] | {"confidence": rows[0]["confidence"][1:]}
     message = r"depth\.jsonl: the row of length \d+ has different numbers of loops and confidences"
     with pytest.raises(lw.UsageError, match=message):
-        depth_figure([uneven], "uneven")
-    near, far = depth_rows([build_row(1, [0.25, 0.5]), build_row(3, [0.0, 0.1, 1.0, 0.4, 0.3, 0.2, 0.1, 0.0])])
+        draw_depth_figure([uneven], "uneven")
+    near, far = build_depth_rows([build_row(1, [0.25, 0.5]), build_row(3, [0.0, 0.1, 1.0, 0.4, 0.3, 0.2, 0.1, 0.0])])
     assert near == {
         "size": "1", "planned": 1, "oracle": 0.5, "batch": 0.5, "example": 0.75, "planned+1": 0.5, "batch_loops": 1,
         "example_loops": 2.5,

@@ -39,11 +39,13 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log.jsonl"
     done = {row["case"]: row for row in map(json.loads, log.read_text().splitlines())} if log.exists() else {}
-    names = args.cases or [f"{name}/{case}" for name in args.only for case in _import_campaign(name).plan(args.times)]
+    campaigns = {name: _import_campaign(name) for name in args.only}
+    listed = [f"{name}/{case}" for name, campaign in campaigns.items() for case in campaign.list_cases(args.times)]
+    names = args.cases or listed
     left = [name for name in names if name not in done]
     print(f"{len(left)} of {len(names)} cases are left; what was done is in {log}", file=sys.stderr)
     for name in left:
-        done[name] = row = _play_case(name, args.seed, folder)
+        done[name] = row = _run_and_clean_up(name, args.seed, folder)
         with log.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(f"{name:32} {row['seconds']:6.1f} s  {'; '.join(row['faults']) or 'held'}", flush=True)
@@ -59,14 +61,14 @@ def _import_campaign(name: str) -> ModuleType:
     return importlib.import_module(f"{__package__}.{name}")
 
 
-def _play_case(name: str, seed: int, folder: Path) -> dict[str, Any]:
+def _run_and_clean_up(name: str, seed: int, folder: Path) -> dict[str, Any]:
     """Run a case; keep its folder if it failed."""
     campaign, _, case = name.partition("/")
     case_folder = folder / name.replace("/", "-")
     shutil.rmtree(case_folder, ignore_errors=True)
     start = time.monotonic()
     try:
-        row = _import_campaign(campaign).play(case, random.Random(f"{seed}/{name}"), case_folder / "work")
+        row = _import_campaign(campaign).run_case(case, random.Random(f"{seed}/{name}"), case_folder / "work")
     except Exception as error:
         traceback.print_exc()
         row = {"faults": [f"the case itself failed: {error!r}"]}

@@ -1,8 +1,7 @@
 """Processes of ``lengthwise``: new interpreters, or forks of this process, which has imported torch already.
 
 A fork starts in milliseconds, an interpreter in seconds. A fork has its own session, files and memory, and ends like
-any process, but cannot show what happens while Python and torch are imported; for this, some cases start a new
-interpreter.
+any process. Some cases start a new interpreter, to test what happens while Python and torch are imported.
 """
 
 from __future__ import annotations
@@ -56,12 +55,12 @@ class Child:
         return self.output.with_suffix(".err").read_text(errors="replace")
 
 
-def start_interpreter(words: Sequence[object], folder: Path) -> Child:
+def start_interpreter(arguments: Sequence[object], folder: Path) -> Child:
     """Start a new interpreter that works in ``folder``."""
     output = _new_output_path(folder)
     with output.with_suffix(".out").open("wb") as out, output.with_suffix(".err").open("wb") as errors:
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": errors}
-        command = [sys.executable, "-P", "-m", "lengthwise", *map(str, words)]
+        command = [sys.executable, "-P", "-m", "lengthwise", *map(str, arguments)]
         process = subprocess.Popen(
             command, cwd=folder, env=_build_environment(), start_new_session=True, preexec_fn=_reset_signals, **streams
         )
@@ -69,7 +68,7 @@ def start_interpreter(words: Sequence[object], folder: Path) -> Child:
     return Child(process.pid, output)
 
 
-def fork(words: Sequence[object], folder: Path, prepare: Callable[[], None] | None = None) -> Child:
+def fork(arguments: Sequence[object], folder: Path, prepare: Callable[[], None] | None = None) -> Child:
     """Fork this process to run a command in ``folder``; ``prepare`` is called first in the fork, e.g. to set limits.
     The command's own children are forks too."""
 
@@ -79,17 +78,17 @@ def fork(words: Sequence[object], folder: Path, prepare: Callable[[], None] | No
         out, errors = (os.open(output.with_suffix(end), os.O_WRONLY | os.O_CREAT) for end in (".out", ".err"))
         for target, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, out), (2, errors)):
             os.dup2(source, target)
-        _set_up_fork(words)
+        _set_up_fork(arguments)
         (prepare or (lambda: None))()
 
     for verb in ("train", "reproduce", "ask"):  # imported here, so that forks find them loaded
         importlib.import_module(f"lengthwise.cli.{verb}")
     output = _new_output_path(folder)
-    return Child(_fork_and_run(start, words), output)
+    return Child(_fork_and_run(start, arguments), output)
 
 
 def _new_output_path(folder: Path) -> Path:
-    """Return the path for the output of the next process that works in ``folder``."""
+    """Return the path, without extension, for the output of the next process that works in ``folder``."""
     return folder.parent / f"output-{len([*folder.parent.glob('output-*.out')])}-{time.monotonic_ns()}"
 
 
@@ -104,7 +103,7 @@ def _reset_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _fork_and_run(start: Callable[[], None], words: Sequence[object]) -> int:
+def _fork_and_run(start: Callable[[], None], arguments: Sequence[object]) -> int:
     """Fork a process that calls ``start``, then runs the command, and never returns here."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     number = os.fork()
@@ -118,19 +117,19 @@ def _fork_and_run(start: Callable[[], None], words: Sequence[object]) -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-        code = _call_main(words)
+        code = _call_main(arguments)
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(code)
 
 
-def _call_main(words: Sequence[object]) -> int:
-    """Return the exit status of the command, as an interpreter would."""
+def _call_main(arguments: Sequence[object]) -> int:
+    """Run the command; return the exit status that an interpreter would have."""
     from lengthwise.cli import entry
 
     try:
-        entry.main([*map(str, words)])
+        entry.main([*map(str, arguments)])
     except SystemExit as ended:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -138,13 +137,13 @@ def _call_main(words: Sequence[object]) -> int:
     raise AssertionError("main returned")
 
 
-def _set_up_fork(words: Sequence[object]) -> None:
+def _set_up_fork(arguments: Sequence[object]) -> None:
     """Set up a fork for a command: open the standard streams anew, close all other files, and make ``JobPool`` start
     its children as forks."""
     from lengthwise.jobs import launchers
 
     os.closerange(3, 1024)
-    sys.argv = ["lengthwise", *map(str, words)]
+    sys.argv = ["lengthwise", *map(str, arguments)]
     sys.stdin, sys.stdout, sys.stderr = (open(number, "rww"[number], closefd=False) for number in range(3))  # noqa: SIM115
     launchers.subprocess = SimpleNamespace(Popen=_ForkedPopen, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
 
@@ -154,16 +153,16 @@ class _ForkedPopen:
 
     def __init__(self, command: Sequence[str], *, env: dict[str, str], stderr: Any, **_: Any) -> None:
         reads, writes = os.pipe()
-        words = command[command.index("lengthwise") + 1 :]
+        arguments = command[command.index("lengthwise") + 1 :]
 
         def start() -> None:
             os.environ.update(env)
             nothing = os.open(os.devnull, os.O_WRONLY)
             for target, source in ((0, reads), (1, nothing), (2, stderr.fileno())):
                 os.dup2(source, target)
-            _set_up_fork(words)
+            _set_up_fork(arguments)
 
-        self.pid, self.returncode = _fork_and_run(start, words), None
+        self.pid, self.returncode = _fork_and_run(start, arguments), None
         os.close(reads)
         self.stdin = open(writes, "wb", buffering=0)  # noqa: SIM115
 

@@ -13,24 +13,24 @@ from typing import Any
 
 import torch
 
-ESCAPES = "\x1b]0;title\x07\x1b[31mred\nline\r\x00\u202e\x9b"
+CONTROL_TEXT = "\x1b]0;title\x07\x1b[31mred\nline\r\x00\u202e\x9b"
 VALUES: tuple[Any, ...] = (
-    None, True, -1, 0, 1, 10**18, 10**30, 0.5, -0.5, 1e300, float("nan"), float("inf"), "", "word", ESCAPES, "[/bold]",
-    "../../up", "x" * 3000, [], [[]], {}, {"kind": "Oracle"}, {"kind": ESCAPES}, [1, 2, 3], ["a"],
+    None, True, -1, 0, 1, 10**18, 10**30, 0.5, -0.5, 1e300, float("nan"), float("inf"), "", "word", CONTROL_TEXT,
+    "[/bold]", "../../up", "x" * 3000, [], [[]], {}, {"kind": "Oracle"}, {"kind": CONTROL_TEXT}, [1, 2, 3], ["a"],
 )  # fmt: skip
 
 
-class Bomb:
-    """An object that leaves a file ``ran`` behind when it is unpickled."""
+class PickledCommand:
+    """An object that creates a file ``ran`` when it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.system, ("touch ran",)
 
 
-def spoil(folder: Path, rng: random.Random) -> str:
+def damage_random_file(folder: Path, rng: random.Random) -> str:
     """Damage a random file of the folder and return a description of the damage."""
     path = rng.choice(sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")))
-    ways = [flip_bits, flip_bits, cut_end, repeat_part, write_junk, copy_other_file, write_bomb, replace_by_folder]
+    ways = [flip_bits, flip_bits, cut_end, repeat_part, write_junk, copy_other_file, write_pickle, replace_by_folder]
     kinds = {".json": change_json, ".jsonl": change_row, ".safetensors": change_header}
     if path.suffix in kinds:
         ways += [kinds[path.suffix]] * 8
@@ -69,11 +69,11 @@ def copy_other_file(path: Path, rng: random.Random) -> None:
     path.with_name("taken").replace(path)
 
 
-def write_bomb(path: Path, rng: random.Random) -> None:
+def write_pickle(path: Path, rng: random.Random) -> None:
     if rng.random() < 0.5:
-        torch.save({"step": Bomb()}, path)
+        torch.save({"step": PickledCommand()}, path)
     else:
-        path.write_bytes(pickle.dumps(Bomb()))
+        path.write_bytes(pickle.dumps(PickledCommand()))
 
 
 def replace_by_folder(path: Path, rng: random.Random) -> None:
@@ -116,7 +116,7 @@ def change_value(tree: Any, rng: random.Random) -> Any:
         case 0:
             del inner[last]
         case 1 if isinstance(inner, dict):
-            inner[rng.choice([ESCAPES, "[/red]", "kind", "x" * 3000])] = rng.choice(VALUES)
+            inner[rng.choice([CONTROL_TEXT, "[/red]", "kind", "x" * 3000])] = rng.choice(VALUES)
         case _:
             inner[last] = rng.choice(VALUES)
     return tree

@@ -23,25 +23,25 @@ from .kills import run_uninterrupted
 from .runs import RECIPES, build_study_command, build_training_command, find_differences, find_exit_faults, read_content
 
 
-def plan(times: float) -> list[str]:
+def list_cases(times: float) -> list[str]:
     """Return the names of the cases."""
     names = [*RECIPES]
-    return [f"{kind}-{names[n % len(names)]}-{n}" for n in range(max(1, round(3 * times))) for kind in FAILING]
+    return [f"{kind}-{names[n % len(names)]}-{n}" for n in range(max(1, round(3 * times))) for kind in FAULTS_BY_KIND]
 
 
-def play(case: str, rng: random.Random, folder: Path) -> dict[str, Any]:
-    """Run one case."""
+def run_case(case: str, rng: random.Random, folder: Path) -> dict[str, Any]:
+    """Run one case; return whether the fault stopped the command, and the faults found."""
     kind, what, _ = case.rsplit("-", 2)
     what = "study" if kind == "study-full" else what
     right, seconds = run_uninterrupted(what, folder.parent.parent)
     folder.mkdir(parents=True)
-    words = build_study_command(folder) if what == "study" else build_training_command(what)
+    arguments = build_study_command(folder) if what == "study" else build_training_command(what)
     try:
-        child = FAILING[kind](words, folder, seconds, rng)
+        child = FAULTS_BY_KIND[kind](arguments, folder, seconds, rng)
         faults = find_exit_faults(child, [0, 2])
         faults += [f"process {left} was still running" for left in kill_leftovers(folder)]
         _enlarge_disk(folder / "runs")
-        faults += find_exit_faults(fork(words, folder), [0])
+        faults += find_exit_faults(fork(arguments, folder), [0])
         wrong = find_differences(read_content(folder), right)
     except _Unsupported as reason:
         return {"skipped": 1, "why": str(reason), "faults": []}
@@ -66,26 +66,26 @@ def _enlarge_disk(folder: Path) -> None:
         subprocess.run(["mount", "-o", "remount,rw,size=64m", folder], check=True)
 
 
-def _fill_disk(words: list[str], folder: Path, _: float, rng: random.Random) -> Child:
+def _fill_disk(arguments: list[str], folder: Path, _: float, rng: random.Random) -> Child:
     _mount(folder / "runs", f"size={4 * rng.randint(1, 40)}k")
-    return fork(words, folder)
+    return fork(arguments, folder)
 
 
-def _make_read_only(words: list[str], folder: Path, seconds: float, rng: random.Random) -> Child:
+def _make_read_only(arguments: list[str], folder: Path, seconds: float, rng: random.Random) -> Child:
     _mount(folder / "runs", "size=64m")
-    first = fork(words, folder)
+    first = fork(arguments, folder)
     first.wait(rng.uniform(0, seconds))
     first.kill()
     subprocess.run(["mount", "-o", "remount,ro", folder / "runs"], check=True)
-    return fork(words, folder)
+    return fork(arguments, folder)
 
 
-def _limit_file_size(words: list[str], folder: Path, _: float, rng: random.Random) -> Child:
+def _limit_file_size(arguments: list[str], folder: Path, _: float, rng: random.Random) -> Child:
     most = rng.randint(0, 60_000)
-    return fork(words, folder, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)))
+    return fork(arguments, folder, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)))
 
 
-def _refuse_writes(error_number: int, words: list[str], folder: Path, _: float, rng: random.Random) -> Child:
+def _refuse_writes(error_number: int, arguments: list[str], folder: Path, _: float, rng: random.Random) -> Child:
     """Run a process in which all writes fail after a random number of them."""
     left = [rng.randint(1, 40)]
     below = str(folder / "runs")
@@ -97,11 +97,11 @@ def _refuse_writes(error_number: int, words: list[str], folder: Path, _: float, 
             if left[0] <= 0:
                 raise OSError(error_number, os.strerror(error_number))
 
-    return fork(words, folder, lambda: sys.addaudithook(hook))
+    return fork(arguments, folder, lambda: sys.addaudithook(hook))
 
 
-def _remove_folder(words: list[str], folder: Path, seconds: float, rng: random.Random) -> Child:
-    child = fork(words, folder)
+def _remove_folder(arguments: list[str], folder: Path, seconds: float, rng: random.Random) -> Child:
+    child = fork(arguments, folder)
     while child.poll() is None and not any(folder.glob("runs/*/metrics.jsonl")):
         time.sleep(0.005)
     child.wait(rng.uniform(0, seconds / 2))
@@ -109,7 +109,7 @@ def _remove_folder(words: list[str], folder: Path, seconds: float, rng: random.R
     return child
 
 
-FAILING = {
+FAULTS_BY_KIND = {
     "full": _fill_disk, "study-full": _fill_disk, "read-only": _make_read_only, "limit": _limit_file_size,
     "quota": partial(_refuse_writes, errno.EDQUOT), "failing": partial(_refuse_writes, errno.EIO),
     "vanishing": _remove_folder,

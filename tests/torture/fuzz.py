@@ -1,6 +1,7 @@
 """Hostile input: Python calls, overrides, command lines and damaged files, many in one process, each from a seed.
 
-Each input gives a result or one clean line of error; no code in it runs, and no file is left half written.
+Each input must give a result or an error of one printable line. No code in an input may run, and no file may be left
+half written.
 """
 
 from __future__ import annotations
@@ -34,20 +35,21 @@ from lengthwise.evaluation.depth import measure_depths
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.training.loop import Trainer, train, try_training
 
-from .damage import ESCAPES, spoil
+from .damage import CONTROL_TEXT, damage_random_file
 
 INPUTS_PER_CASE = 250
 MAX_INPUT_SECONDS = 20.0  # limit of processor time for an input, in seconds
-PROGRESS = re.compile(r"\d (s|min|h) (so far|left)\b|done in \d")  # lines of the progress display
-TINY = ("steps=2", "batch=4", "watch.every=0", "lengths=Uniform(top=3)")
-SMALL = ("model=Transformer(width=8,heads=2)", "stopping=MaxConfidence(extra=1)")
-WORDS = (  # values as a user or an attacker may type them
+PROGRESS_PATTERN = re.compile(r"\d (s|min|h) (so far|left)\b|done in \d")  # lines of the progress display
+SHORT_CHANGES = ("steps=2", "batch=4", "watch.every=0", "lengths=Uniform(top=3)")
+SMALL_CHANGES = ("model=Transformer(width=8,heads=2)", "stopping=MaxConfidence(extra=1)")
+TYPED_VALUES = (  # values as a user or an attacker may type them
     "-1", "0", "1", "2", "3", "0.5", "-0.5", "1.5", "nan", "inf", "-inf", "1e400", "1e300", "1e-300", "1" + "0" * 18,
-    "9" * 5000, "word", "none", "true", "false", "", " ", "()", "(1,2)", "(1,2,3)", "'a'", "a-b", "[/red]", ESCAPES,
-    "__import__('os').system('touch ran')", "open('ran', 'w')", "x" * 3000, "(" * 200, "../..", "harder", "é→\udcff",
+    "9" * 5000, "word", "none", "true", "false", "", " ", "()", "(1,2)", "(1,2,3)", "'a'", "a-b", "[/red]",
+    CONTROL_TEXT, "__import__('os').system('touch ran')", "open('ran', 'w')", "x" * 3000, "(" * 200, "../..", "harder",
+    "é→\udcff",
 )  # fmt: skip
-OBJECTS = (  # values as a program may pass them
-    None, -1, 0, 1, 2, 1.5, -0.5, float("nan"), float("inf"), 10**30, "word", "", ESCAPES, "x" * 3000, b"x",
+PASSED_VALUES = (  # values as a program may pass them
+    None, -1, 0, 1, 2, 1.5, -0.5, float("nan"), float("inf"), 10**30, "word", "", CONTROL_TEXT, "x" * 3000, b"x",
     True, [], [1, 2], (), (0,), (1, 2), ("a",), {}, {"kind": "Oracle"}, object(), "harder", "Oracle", "cpu", "meta",
 )  # fmt: skip
 
@@ -87,11 +89,11 @@ class Workspace:
         target = self.folder / "runs" / "spoilt"
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(rng.choice([self.finished_run, self.finished_run, self.unfinished_run, self.inquiry]), target)
-        return target, spoil(target, rng)
+        return target, damage_random_file(target, rng)
 
 
 def _create_runs(folder: Path) -> tuple[Path, Path, Path]:
-    recipe = lw.find("looped-parity", *TINY, *SMALL, "watch=Watch(every=1,sizes=(2,))")
+    recipe = lw.find("looped-parity", *SHORT_CHANGES, *SMALL_CHANGES, "watch=Watch(every=1,sizes=(2,))")
     done = train(recipe, folder / "done")
     weights = done.weights()
     for score in lw.evaluate(weights, [1, 2], samples=4, families=True):
@@ -103,29 +105,26 @@ def _create_runs(folder: Path) -> tuple[Path, Path, Path]:
     trainee.advance()
     begun.append("metrics", trainee.report())
     begun.save_state(trainee.state())
-    asked = InquiryRun.of(
-        Inquiry("http://localhost/v1", "of/[/red] $\\frac{ 汉", recipe.task, "Well?"), folder / "asked"
-    )
+    inquiry = Inquiry("http://localhost/v1", "of/[/red] $\\frac{ 汉", recipe.task, "Well?")
+    asked = InquiryRun.of(inquiry, folder / "asked")
     asked.append("replies", {"prompt": "1", "correct": True, "answer": "1", "prompt_tokens": 1, "completion_tokens": 1})
     for score in lw.evaluate(weights, [1, 2], samples=4):
         asked.append("scores", score.row() | {"seed": 0, "asked": 4, "chatter": 0})
     return done.folder, begun.folder, asked.folder
 
 
-def plan(times: float) -> list[str]:
+def list_cases(times: float) -> list[str]:
     """Return the names of the cases."""
     return [str(number) for number in range(max(1, round(8 * times)))]
 
 
-def play(case: str, rng: random.Random, folder: Path) -> dict[str, Any]:
+def run_case(case: str, rng: random.Random, folder: Path) -> dict[str, Any]:
     """Run one case of ``INPUTS_PER_CASE`` inputs."""
     torch.set_num_threads(1)
     seed = rng.randrange(10**6)
     with Workspace.create() as workspace:
         faults = [
-            f"seed {seed}: {fault}"
-            for number in range(INPUTS_PER_CASE)
-            for fault in play_input(workspace, number, seed)
+            f"seed {seed}: {fault}" for number in range(INPUTS_PER_CASE) for fault in run_input(workspace, number, seed)
         ]
     return {"inputs": INPUTS_PER_CASE, "faults": faults}
 
@@ -142,14 +141,14 @@ def draw_overrides(workspace: Workspace, rng: random.Random) -> Input:
     fields = list(_list_field_paths(encode(build_base_recipe())))
     changes = []
     for _ in range(rng.choice([1, 1, 2, 3])):
-        value = rng.choice([rng.choice(WORDS), rng.choice(list(rng.choice(list(parts.values()))))])
+        value = rng.choice([rng.choice(TYPED_VALUES), rng.choice(list(rng.choice(list(parts.values()))))])
         changes.append(f"{rng.choice(fields)}={value}")
-    changes = [change if rng.random() < 0.97 else rng.choice(WORDS) for change in changes]
+    changes = [change if rng.random() < 0.97 else rng.choice(TYPED_VALUES) for change in changes]
     return f"change {changes}", lambda: try_training(build_base_recipe().change(changes), torch.device("cpu"))
 
 
 def build_base_recipe() -> Recipe:
-    return lw.find("looped-parity", *TINY, *SMALL)
+    return lw.find("looped-parity", *SHORT_CHANGES, *SMALL_CHANGES)
 
 
 def _list_field_paths(tree: Any, path: str = "") -> Iterator[str]:
@@ -164,17 +163,18 @@ def draw_calls(workspace: Workspace, rng: random.Random) -> Input:
     """Return the name of a call of the Python interface with random arguments, and the call."""
 
     def draw_object() -> Any:
-        return rng.choice(OBJECTS)
+        return rng.choice(PASSED_VALUES)
 
-    def vary(**values: Any) -> dict[str, Any]:
+    def replace_some(**values: Any) -> dict[str, Any]:
         return {name: draw_object() if rng.random() < 0.4 else value for name, value in values.items()}
 
     kind = rng.choice([kind for kinds in catalog.list_parts().values() for kind in kinds.values()])
     chosen = {field.name: draw_object() for field in dataclasses.fields(kind) if rng.random() < 0.6}
     needed = {f.name for f in dataclasses.fields(kind) if f.default is f.default_factory is dataclasses.MISSING}
     name, given = rng.choice(dataclasses.fields(Recipe)).name, draw_object()
-    measured = vary(lengths=[1], samples=2, kind="uniform", families=False, seed=0, device="cpu", stopping=None)
-    trained = vary(folder=workspace.folder / "runs" / "called", device="cpu", threads=1, save_every=60.0, quiet=True)
+    measured = replace_some(lengths=[1], samples=2, kind="uniform", families=False, seed=0, device="cpu", stopping=None)
+    folder = workspace.folder / "runs" / "called"
+    trained = replace_some(folder=folder, device="cpu", threads=1, save_every=60.0, quiet=True)
     weights = rng.choice([workspace.finished_run, workspace.finished_run, draw_object()])
     prompt, text = draw_object(), draw_object()
     verb, given_values, act = rng.choice([
@@ -195,10 +195,10 @@ def draw_commands(workspace: Workspace, rng: random.Random) -> Input:
     """Return a random command line of ``lengthwise``, with options that keep training short and in one process."""
     verb = rng.choice(["list", "show", "sample", "train", "evaluate", "attack", "solve", "ask", "rasp", "report", ""])
     known = str(rng.choice([workspace.finished_run, workspace.unfinished_run, "looped-parity", "parity"]))
-    words = {
-        "show": [known, *TINY],
+    arguments = {
+        "show": [known, *SHORT_CHANGES],
         "sample": ["parity", "3"],
-        "train": ["looped-parity", *TINY, *SMALL, "--lengths", "1", "--samples", "2", "--quiet"],
+        "train": ["looped-parity", *SHORT_CHANGES, *SMALL_CHANGES, "--lengths", "1", "--samples", "2", "--quiet"],
         "evaluate": [known, "--lengths", "1", "--samples", "2"],
         "attack": [known, "--tries", "20"],
         "solve": [known, "101"],
@@ -207,23 +207,23 @@ def draw_commands(workspace: Workspace, rng: random.Random) -> Input:
         "report": [str(workspace.finished_run)],
     }.get(verb, [])
     actions = verbs[verb]._actions if verb in (verbs := verb_parsers(entry.build_parser())) else []
-    options = [flag for action in actions for flag in action.option_strings if flag not in HEAVY]
+    options = [flag for action in actions for flag in action.option_strings if flag not in EXCLUDED_OPTIONS]
     for _ in range(rng.choice([0, 1, 1, 2, 3])):
-        value = rng.choice(WORDS)
+        value = rng.choice(TYPED_VALUES)
         match rng.randrange(4):
             case 0 if options:
-                words += [rng.choice(options)]
+                arguments += [rng.choice(options)]
             case 1 | 2 if options:
-                words += [rng.choice(options), value]
-            case _ if words:
-                words[rng.randrange(len(words))] = value
+                arguments += [rng.choice(options), value]
+            case _ if arguments:
+                arguments[rng.randrange(len(arguments))] = value
             case _:
-                words += [value]
-    command = [verb, *words] if verb else words
+                arguments += [value]
+    command = [verb, *arguments] if verb else arguments
     return f"lengthwise {command}", lambda: entry.main(command)
 
 
-HEAVY = {"--jobs", "--seeds", "--seconds", "--help", "-h"}  # they start processes, take long, or print pages
+EXCLUDED_OPTIONS = {"--jobs", "--seeds", "--seconds", "--help", "-h"}  # they start processes, take long, or print pages
 
 
 def draw_files(workspace: Workspace, rng: random.Random) -> Input:
@@ -243,16 +243,17 @@ def draw_files(workspace: Workspace, rng: random.Random) -> Input:
     return f"{fault}; lengthwise {command}", lambda: entry.main(command)
 
 
-GENERATORS = (*[draw_overrides] * 4, *[draw_calls] * 4, draw_commands, draw_files)  # cheap inputs are drawn more often
+# Cheap inputs are drawn more often.
+INPUT_GENERATORS = (*[draw_overrides] * 4, *[draw_calls] * 4, draw_commands, draw_files)
 
 
 # Checking results
 
 
-def play_input(workspace: Workspace, number: int, seed: int) -> list[str]:
+def run_input(workspace: Workspace, number: int, seed: int) -> list[str]:
     """Run one input and return what is wrong with its result."""
     rng = random.Random(f"{seed}/{number}")
-    name, act = rng.choice(GENERATORS)(workspace, rng)
+    name, act = rng.choice(INPUT_GENERATORS)(workspace, rng)
     before, start, faults = workspace.list_paths(), time.process_time(), []
     out, err = io.StringIO(), io.StringIO()
     status: object = 0
@@ -280,7 +281,7 @@ def _find_faults(workspace: Workspace, paths_before: set[str], status: object, o
         if not line.isprintable():
             yield f"control characters in {line[:200]!r}"
             break
-    lines = [line for line in err.strip().split("\n") if not PROGRESS.search(line)]
+    lines = [line for line in err.strip().split("\n") if not PROGRESS_PATTERN.search(line)]
     if status in (2, "refused") and (len(lines) != 1 or not lines[0].startswith("lengthwise")):
         yield f"not one line: {err[:300]!r}"
     if status not in (0, 1, 2, "refused"):
@@ -293,7 +294,7 @@ def _find_faults(workspace: Workspace, paths_before: set[str], status: object, o
 
 
 def _may_stay(path: str) -> bool:
-    """Return whether a refused input may leave this path: locks, caches, or additions to an existing run."""
+    """Return whether a refused input may leave this file behind: a cache, or an addition to an existing run."""
     return "/spoilt/" in path or "/__pycache__" in path or path.endswith("/.operations.json")
 
 

@@ -19,28 +19,28 @@ from .children import Child, fork, kill_leftovers, list_children, start_interpre
 from .runs import RECIPES, build_study_command, build_training_command, find_differences, find_exit_faults, read_content
 
 
-def plan(times: float) -> list[str]:
+def list_cases(times: float) -> list[str]:
     """Return the names of the cases: each trains a recipe, in a fork or a new interpreter, or a study."""
     rounds = max(1, round(2 * times))
     return [f"{what}-{n}" for n in range(rounds) for what in (*RECIPES, "looped-fresh", "study", "study-child")]
 
 
-def play(case: str, rng: random.Random, folder: Path) -> dict[str, Any]:
+def run_case(case: str, rng: random.Random, folder: Path) -> dict[str, Any]:
     """Run one case: kill, start again, and compare with an uninterrupted run."""
     what, *how = case.split("-")[:-1]
     right, seconds = run_uninterrupted(what, folder.parent.parent)
     folder.mkdir(parents=True)
-    words = build_study_command(folder) if what == "study" else build_training_command(what)
+    arguments = build_study_command(folder) if what == "study" else build_training_command(what)
     kills, faults = 0, []
     for _ in range(3 if what == "study" or how else 5):
         if "fresh" in how:
-            child, until = start_interpreter(words, folder), 4 * seconds
+            child, until = start_interpreter(arguments, folder), 4 * seconds
         else:  # half of the processes kill themselves at a file operation, when files may be incomplete
             operation = round(math.exp(rng.uniform(0, 7))) if rng.random() < 0.5 else 0
-            child, until = fork(words, folder, partial(_kill_self_at, operation)), 1.1 * seconds
+            child, until = fork(arguments, folder, partial(_kill_self_at, operation)), 1.1 * seconds
         kills += _kill_at_random_moment(child, rng, until, kill_child="child" in how)
         faults += [f"process {number} was still running" for number in kill_leftovers(folder)]
-    faults += find_exit_faults(fork(words, folder), [0])
+    faults += find_exit_faults(fork(arguments, folder), [0])
     return {"kills": kills, "faults": faults + find_differences(read_content(folder), right)}
 
 
@@ -73,9 +73,9 @@ def run_uninterrupted(target: str, folder: Path) -> tuple[dict[str, Any], float]
     """Return the content that an uninterrupted run stores, and the duration of the run in seconds."""
     work = folder / f"uninterrupted-{target}-{os.getpid()}" / "work"
     work.mkdir(parents=True)
-    words = build_study_command(work) if target == "study" else build_training_command(target)
+    arguments = build_study_command(work) if target == "study" else build_training_command(target)
     start = time.monotonic()
-    child = fork(words, work)
+    child = fork(arguments, work)
     if child.wait() != 0:
         raise RuntimeError(f"an uninterrupted {target} fails: {child.errors}")
     return read_content(work), time.monotonic() - start

@@ -12,29 +12,29 @@ from .children import fork, kill_leftovers
 from .kills import run_uninterrupted
 from .runs import RECIPES, build_training_command, find_differences, find_exit_faults, read_content
 
-AT_ONCE = 4
+PROCESS_COUNT = 4
 
 
-def plan(times: float) -> list[str]:
+def list_cases(times: float) -> list[str]:
     """Return the names of the cases: processes start at once, start after kills, or wait for each other."""
     kinds = ("once", "killed", "waiting")
     return [f"{kinds[n % 3]}-{[*RECIPES][n % len(RECIPES)]}-{n}" for n in range(max(2, round(20 * times)))]
 
 
-def play(case: str, rng: random.Random, folder: Path) -> dict[str, Any]:
-    """Run one case."""
+def run_case(case: str, rng: random.Random, folder: Path) -> dict[str, Any]:
+    """Run one case; return the number of racing processes and the faults found."""
     kind, what, _ = case.split("-")
     right, seconds = run_uninterrupted(what, folder.parent.parent)
     folder.mkdir(parents=True)
-    words = build_training_command(what, *(["--wait"] if kind == "waiting" else []))
+    arguments = build_training_command(what, *(["--wait"] if kind == "waiting" else []))
     if kind == "killed":
-        first = [fork(words, folder) for _ in range(AT_ONCE)]
+        first = [fork(arguments, folder) for _ in range(PROCESS_COUNT)]
         time.sleep(rng.uniform(0, seconds))
         for child in first:
             child.kill()
     racers, faults = [], list[str]()
-    for _ in range(AT_ONCE):
-        racers.append(fork(words, folder))
+    for _ in range(PROCESS_COUNT):
+        racers.append(fork(arguments, folder))
         time.sleep(rng.choice([0, 0, 0.02]))
     for one in racers:  # a process that lost the race must name the winner; one that came after it must print nothing
         lost = bool(one.wait()) and kind != "waiting"
@@ -43,4 +43,4 @@ def play(case: str, rng: random.Random, folder: Path) -> dict[str, Any]:
     if all(one.code for one in racers):
         faults.append("none of them trained")
     faults += [f"process {left} was still running" for left in kill_leftovers(folder)]
-    return {"racers": AT_ONCE, "faults": [*faults, *find_differences(read_content(folder), right)]}
+    return {"racers": PROCESS_COUNT, "faults": [*faults, *find_differences(read_content(folder), right)]}

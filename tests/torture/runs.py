@@ -12,20 +12,21 @@ from typing import Any
 
 from .children import Child
 
-SMALL = ["model.width=8", "batch=4", "watch.count=4"]
-SUMS = [*SMALL, "model.heads=2", "watch.every=15", "watch.sizes=(2,)", "steps=45"]
-PARITY = [*SUMS, "lengths=Curriculum(top=4,every=10)", "watch.sizes=(4,)"]
-WORDS = ["batch=8", "source.rows=128", "lengths.top=14", "watch.every=8", "watch.validation=16", "steps=20"]
+SMALL_CHANGES = ["model.width=8", "batch=4", "watch.count=4"]
+SUM_CHANGES = [*SMALL_CHANGES, "model.heads=2", "watch.every=15", "watch.sizes=(2,)", "steps=45"]
+PARITY_CHANGES = [*SUM_CHANGES, "lengths=Curriculum(top=4,every=10)", "watch.sizes=(4,)"]
+EXPRESSION_CHANGES = ["batch=8", "source.rows=128", "lengths.top=14", "watch.every=8", "watch.validation=16"]
+EXPRESSION_CHANGES += ["steps=20", "model.width=8"]
 
 # Recipes whose training keeps each kind of state: a moving average, the best weights, a fixed set, dropout, decoding,
 # rows of families, loops that are drawn, exams that were passed.
 RECIPES = {
-    "looped": ["looped-parity", *PARITY],
-    "best": ["halting-parity", *PARITY, "keep=best", "lengths=Mastery(top=4,every=5,least=0.2,count=4)"],
-    "pairs": ["looped-pairs", *SUMS, "lengths=Uniform(top=2)"],
-    "decoder": ["ntp-parity", *PARITY, "model.layers=2"],
-    "retran": ["retran-small", *WORDS, "model.width=8", "model.hidden=8", "model.layers=2", "model.heads=2"],
-    "lstm": ["lstm-small", *WORDS, "model.width=8"],
+    "looped": ["looped-parity", *PARITY_CHANGES],
+    "best": ["halting-parity", *PARITY_CHANGES, "keep=best", "lengths=Mastery(top=4,every=5,least=0.2,count=4)"],
+    "pairs": ["looped-pairs", *SUM_CHANGES, "lengths=Uniform(top=2)"],
+    "decoder": ["ntp-parity", *PARITY_CHANGES, "model.layers=2"],
+    "retran": ["retran-small", *EXPRESSION_CHANGES, "model.hidden=8", "model.layers=2", "model.heads=2"],
+    "lstm": ["lstm-small", *EXPRESSION_CHANGES],
 }
 
 STUDY = '''"""A study of two recipes that are trained in a second."""
@@ -52,16 +53,16 @@ def build_training_command(name: str, *options: str) -> list[str]:
 def build_study_command(folder: Path, *options: str) -> list[str]:
     """Write a study into ``folder`` and return the command that trains its four runs, two at a time."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "own_study.py").write_text(STUDY.format(changes=PARITY))
-    words = ["reproduce", "tiny", "--import", "own_study", "--seeds", "2", "--jobs", "2", "--samples", "8"]
-    return [*words, "--out", "results", "--publish", "--quiet", *options]
+    (folder / "own_study.py").write_text(STUDY.format(changes=PARITY_CHANGES))
+    arguments = ["reproduce", "tiny", "--import", "own_study", "--seeds", "2", "--jobs", "2", "--samples", "8"]
+    return [*arguments, "--out", "results", "--publish", "--quiet", *options]
 
 
 # Comparison
 
-TIMES = {"wall_s", "cpu_s"}
+TIME_FIELDS = {"wall_s", "cpu_s"}
 # Files that name a process, not the run; and temporary ones of killed processes, which a write minutes later removes.
-NAMED_BY_PROCESS = re.compile(r"\.(lock|owner|.*\.lengthwise-[0-9a-f]{16})")
+PROCESS_FILES_PATTERN = re.compile(r"\.(lock|owner|.*\.lengthwise-[0-9a-f]{16})")
 
 
 def read_content(folder: Path) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def read_content(folder: Path) -> dict[str, Any]:
     rows without times, and None for all other files."""
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and not NAMED_BY_PROCESS.fullmatch(path.name) and "__pycache__" not in path.parts:
+        if path.is_file() and not PROCESS_FILES_PATTERN.fullmatch(path.name) and "__pycache__" not in path.parts:
             found[str(path.relative_to(folder))] = _read_file(path)
     return found
 
@@ -85,7 +86,7 @@ def _read_file(path: Path) -> Any:
 
 
 def _remove_times(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in TIMES}
+    return {name: value for name, value in row.items() if name not in TIME_FIELDS}
 
 
 def find_differences(content: dict[str, Any], expected: dict[str, Any]) -> list[str]:

@@ -1,5 +1,5 @@
-"""Stop signals, early and late, to a training process, the parent of several, one of its children, a study, or a
-process that asks a language model.
+"""Stop signals that arrive early or late: in a training process, the parent of several, one of its children, a study,
+or a process that asks a language model.
 
 The process must end with the documented status, in one line, with nothing left running; the same command must then
 continue.
@@ -7,6 +7,7 @@ continue.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -24,23 +25,21 @@ from .runs import build_study_command, build_training_command, find_differences,
 TARGETS = ("train", "parent", "child", "reproduce", "ask")
 
 
-def plan(times: float) -> list[str]:
+def list_cases(times: float) -> list[str]:
     """Return the names of the cases: target, signal and moment."""
-    every = [
-        (target, number.name, when) for target in TARGETS for number in STOP_SIGNALS for when in ("early", "later")
-    ]
+    every = itertools.product(TARGETS, [number.name for number in STOP_SIGNALS], ("early", "later"))
     possible = ["-".join(case) for case in every if case[::2] != ("child", "early")]
     return [f"{name}-{n}" for n in range(max(1, round(times))) for name in possible]
 
 
-def play(case: str, rng: random.Random, folder: Path) -> dict[str, Any]:
-    """Run one case."""
+def run_case(case: str, rng: random.Random, folder: Path) -> dict[str, Any]:
+    """Run one case; return the number of signals sent and the faults found."""
     target, which, when, _ = case.split("-")
     folder.mkdir(parents=True)
     server = Endpoint() if target == "ask" else None
     try:
-        words = _build_command(target, folder, server)
-        child = (start_interpreter if when == "early" else fork)(words, folder)
+        arguments = _build_command(target, folder, server)
+        child = (start_interpreter if when == "early" else fork)(arguments, folder)
         if when == "early":
             time.sleep(rng.uniform(0, 2))
         else:
@@ -52,7 +51,7 @@ def play(case: str, rng: random.Random, folder: Path) -> dict[str, Any]:
         expected = {"early": [130, -number, 0], "later": [2 if victim != child.pid else 130, 0]}[when]
         faults = find_exit_faults(child, expected)
         faults += [f"process {left} was still running" for left in kill_leftovers(folder)]
-        faults += [*find_exit_faults(fork(words, folder), [0]), *_find_faults(target, folder)]
+        faults += [*find_exit_faults(fork(arguments, folder), [0]), *_find_faults(target, folder)]
     finally:
         if server:
             server.child.kill()
@@ -69,7 +68,7 @@ def _build_command(target: str, folder: Path, server: Endpoint | None) -> list[s
 
 
 def _wait_for_work(target: str, child: Child, folder: Path, rng: random.Random) -> None:
-    """Wait until there is a checkpoint or a reply, and a random time longer."""
+    """Wait until there is a checkpoint or a reply, then for a random time."""
     wanted = {"ask": "runs/*/replies.jsonl", "reproduce": "runs/*/metrics.jsonl"}.get(target, "runs/*/state.pt")
     while child.poll() is None and not any(folder.glob(wanted)):
         time.sleep(0.01)

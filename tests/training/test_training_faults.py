@@ -123,7 +123,7 @@ def test_stop_signals_act_as_ctrl_c(number):
 def test_signals_and_races_cause_no_faults(tmp_path):
     cases = [(signal_cases, "parent-SIGTERM-later-0"), (races, "killed-looped-0")]
     for campaign, case in cases[: 1 + LONG]:
-        assert campaign.play(case, Random(0), tmp_path / case / "work")["faults"] == []
+        assert campaign.run_case(case, Random(0), tmp_path / case / "work")["faults"] == []
 
 
 # Divergence

@@ -26,9 +26,9 @@ from lengthwise.training.loop import train
 from lengthwise.verify import claims, verification
 from lengthwise.verify.claims import Claims, read_claims
 from lengthwise.verify.perturbation import count_changed_answers
-from lengthwise.verify.verification import count_operations, longest_solved_size, sign_record, verify
+from lengthwise.verify.verification import count_operations, find_longest_solved_size, sign_record, verify
 
-SPOKEN = replace(NTP_COPY, task=lw.Parity(), name="spoken-parity")  # bits, "=" (id 2), their parity, "$" (id 3)
+PARITY_RECIPE = replace(NTP_COPY, task=lw.Parity(), name="spoken-parity")  # bits, "=" (id 2), their parity, "$" (id 3)
 
 
 @pytest.fixture(autouse=True)
@@ -37,23 +37,23 @@ def reduce_perturbations(monkeypatch, no_type_checks):
     monkeypatch.setattr(claims, "MAX_CLAIMS", 1)
 
 
-def run_checks(weights, claims=None, sizes=(6,), **given):
+def run_checks(weights, claims=None, sizes=(6,), **options):
     """Return the checks of a quick verification by name."""
-    asked = {"seed": 7, "samples": 25, "seconds": 0.001} | given
-    return {check["name"]: check for check in verify(weights, claims, list(sizes), **asked)["checks"]}
+    options = {"seed": 7, "samples": 25, "seconds": 0.001} | options
+    return {check["name"]: check for check in verify(weights, claims, list(sizes), **options)["checks"]}
 
 
-def find_exposed_checks(*given, **named):
-    return {name for name, check in run_checks(*given, **named).items() if check["verdict"] == "exposed"}
+def find_exposed_checks(*arguments, **options):
+    return {name for name, check in run_checks(*arguments, **options).items() if check["verdict"] == "exposed"}
 
 
-def wrap_module(module, recipe=SPOKEN):
+def wrap_module(module, recipe=PARITY_RECIPE):
     return Weights("wrapped", recipe, SinglePass(module))
 
 
-def build_claim(size, exact=1.0, recipe=SPOKEN, **more):
+def build_claim(size, exact=1.0, recipe=PARITY_RECIPE, **fields):
     score = lw.Score(recipe.task.name, "w", recipe.stopping.name, "uniform", (size,), 1000, exact, exact, exact, 1.0)
-    return score.row() | more
+    return score.row() | fields
 
 
 # Honest weights
@@ -86,10 +86,11 @@ def test_a_partly_trained_model_is_not_exposed(monkeypatch):
 
 
 def test_the_attack_is_omitted_and_its_verdict_open_if_no_attack_is_possible():
-    """Weights are not attacked if their rule needs a batch of problems, or if their table of positions is short."""
+    """Weights are not attacked if their rule needs a batch of problems, or if their position table is too short."""
     weights = train_briefly(PAIRS)
     many = replace(weights.recipe, stopping=lw.MaxConfidence(per="batch"))
-    short = replace(SPOKEN, model=lw.Transformer(width=8, heads=1, positions=(lw.Learned(10),)), lengths=lw.Uniform(6))
+    model = lw.Transformer(width=8, heads=1, positions=(lw.Learned(10),))
+    short = replace(PARITY_RECIPE, model=model, lengths=lw.Uniform(6))
     for found, reason in (
         (run_checks(replace(weights, recipe=many)), "needs a batch of problems"),
         (run_checks(Weights("short", short, short.build()), sizes=(7,), seconds=5.0), "does not fit"),
@@ -106,10 +107,7 @@ def test_a_size_counts_as_beyond_training_if_one_axis_is_longer_than_in_training
 def test_a_record_that_cannot_be_written_is_refused_before_measuring(tmp_path, monkeypatch):
     monkeypatch.setattr(verbs_verify, "verify", lambda *_, **__: pytest.fail("it measures"))
     (tmp_path / "file").write_text("")
-    for out, message in (
-        (tmp_path, "that is a folder"),
-        (tmp_path / "file" / "x", "cannot be written"),
-    ):
+    for out, message in ((tmp_path, "that is a folder"), (tmp_path / "file" / "x", "cannot be written")):
         done = command("verify", "looped-parity", "--out", out)
         assert (done.returncode, done.stdout) == (2, "") and message in done.stderr and done.stderr.count("\n") == 1
 
@@ -182,11 +180,11 @@ class LookupTable(TrainableParity):
         return self.answer_logits(tokens, self.table[torch.stack(numbers, 1)].round().long().clamp(0, 1))
 
 
-CHECKS = "depends on its weights", "robust to rounding", "deterministic"
+SPOOF_CHECKS = "depends on its weights", "robust to rounding", "deterministic"
 
 
 @pytest.mark.parametrize(
-    ("module", "check"), [*zip((HandCodedParity, WeightCheckingParity, RandomErrorParity), CHECKS, strict=True)]
+    ("module", "check"), [*zip((HandCodedParity, WeightCheckingParity, RandomErrorParity), SPOOF_CHECKS, strict=True)]
 )
 def test_answers_from_code_are_exposed(module, check):
     assert find_exposed_checks(wrap_module(module())) >= {check, "recipe track"}
@@ -209,7 +207,7 @@ def test_parameters_without_an_effect_are_exposed():
 
 
 def test_training_at_the_tested_length_is_exposed():
-    weights = Weights("long", long := replace(SPOKEN, lengths=lw.Uniform(12)), long.build())
+    weights = Weights("long", long := replace(PARITY_RECIPE, lengths=lw.Uniform(12)), long.build())
     assert "training lengths" in find_exposed_checks(weights, Claims([build_claim(12)]), [12])
     assert "training lengths" not in find_exposed_checks(weights, Claims([build_claim(12)]), [13])
     told = Claims([build_claim(12)], outline=replace(build_outline(long), top=3, tops=(3,)))
@@ -217,7 +215,7 @@ def test_training_at_the_tested_length_is_exposed():
 
 
 def test_scores_of_other_weights_are_exposed():
-    weights = Weights("new", SPOKEN, SPOKEN.build())
+    weights = Weights("new", PARITY_RECIPE, PARITY_RECIPE.build())
     assert find_exposed_checks(weights, Claims([build_claim(6, sealed="0123456789")])) >= {"stated facts"}
     assert find_exposed_checks(weights, Claims([build_claim(6)]), samples=200) == {"claimed scores"}
     assert "claimed scores" in find_exposed_checks(weights, Claims([build_claim(8)]), samples=200), "not yet measured"
@@ -230,10 +228,8 @@ def test_edited_files_are_exposed(tmp_path, pairs_weights):
     for change in ({"parameters": 4072}, {"outline": about["outline"] | {"steps": 60}}):
         write_json(folder / "about.json", about | change)
         wrong += verification.find_contradictions(read_claims(folder), pairs_weights, 40726)
-    assert wrong == [
-        "4,072 parameters are claimed, but there are 40,726",
-        "steps 60 is claimed, but the recipe says 6000",
-    ]
+    found = ["4,072 parameters are claimed, but there are 40,726", "steps 60 is claimed, but the recipe says 6000"]
+    assert wrong == found
     write_json(folder / "about.json", about)
     write_csv(folder / "scores.csv", [build_claim(400, recipe=pairs_weights.recipe)])
     assert max(row["sizes"][0] for row in read_claims(folder).rows) == 400
@@ -246,11 +242,12 @@ def test_a_size_counts_as_solved_only_if_every_family_and_smaller_size_is_solved
     def build_row(size, exact, problems="uniform", low=None):
         return build_claim(size, exact, problems=problems, low=exact if low is None else low)
 
-    assert longest_solved_size([build_row(8, 1.0), build_row(16, 1.0)]) == (16,)
-    assert longest_solved_size([build_row(8, 1.0), build_row(16, 1.0), build_row(16, 0.98, "runs")]) == (8,)
-    assert longest_solved_size([build_row(8, 1.0), build_row(12, 0.9), build_row(16, 1.0)]) == (8,)
-    assert longest_solved_size([build_row(2, 1.0, "every", 0.5), build_row(8, 1.0)]) == (8,)  # all problems, no chance
-    assert longest_solved_size([build_row(2, 0.75, "every", 0.5), build_row(8, 1.0)]) is None
+    assert find_longest_solved_size([build_row(8, 1.0), build_row(16, 1.0)]) == (16,)
+    assert find_longest_solved_size([build_row(8, 1.0), build_row(16, 1.0), build_row(16, 0.98, "runs")]) == (8,)
+    assert find_longest_solved_size([build_row(8, 1.0), build_row(12, 0.9), build_row(16, 1.0)]) == (8,)
+    every = build_row(2, 1.0, "every", 0.5)  # all problems were measured, so the interval does not count
+    assert find_longest_solved_size([every, build_row(8, 1.0)]) == (8,)
+    assert find_longest_solved_size([build_row(2, 0.75, "every", 0.5), build_row(8, 1.0)]) is None
 
 
 def test_a_size_that_takes_too_long_is_left_out():
@@ -263,16 +260,16 @@ def test_a_size_that_takes_too_long_is_left_out():
 
 @pytest.fixture
 def trained_run():
-    return train(replace(SPOKEN, steps=3, batch=4))
+    return train(replace(PARITY_RECIPE, steps=3, batch=4))
 
 
-QUICK = ("--lengths", "4", "--samples", "20", "--seconds", "0.001", "--quiet")
+QUICK_OPTIONS = ("--lengths", "4", "--samples", "20", "--seconds", "0.001", "--quiet")
 
 
 def test_the_record_describes_the_verification_and_edits_are_detected(trained_run, tmp_path, monkeypatch):
     monkeypatch.setattr(verification, "RETRAINED_SAMPLES", 20)
     out = tmp_path / "record.json"
-    done = command("verify", trained_run.folder, *QUICK, "--seed", "5", "--retrain", "--out", out)
+    done = command("verify", trained_run.folder, *QUICK_OPTIONS, "--seed", "5", "--retrain", "--out", out)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "its recipe reproduces these weights, bit for bit" in " ".join(done.stdout.split())
     record = json.loads(out.read_text())
@@ -297,21 +294,22 @@ def test_retraining_passes_only_if_the_new_weights_reach_the_claimed_scores(trai
 def test_a_recipe_that_diverges_is_exposed_and_the_record_is_kept(trained_run, tmp_path, monkeypatch):
     asked = {}
 
-    def raise_diverged(*_, **how):
-        asked.update(how)
+    def raise_diverged(*_, **options):
+        asked.update(options)
         raise Diverged("the loss is not finite at step 10")
 
     monkeypatch.setattr(verification, "train", raise_diverged)
     # Two threads that share one processor would wait for each other.
     monkeypatch.setattr(verbs_verify, "computation_settings", lambda threads: nullcontext(asked.update(of=threads)))
     out = tmp_path / "record.json"
-    done = command("verify", trained_run.folder, *QUICK, "--retrain", "--out", out, "--device", "cpu", "--threads", "2")
+    options = [*QUICK_OPTIONS, "--retrain", "--out", out, "--device", "cpu", "--threads", "2"]
+    done = command("verify", trained_run.folder, *options)
     assert done.returncode == 1 and "training its recipe failed" in " ".join(done.stdout.split())
     assert (asked["device"], asked["threads"], asked["of"]) == ("cpu", 2, 2)
     assert json.loads(out.read_text())["checks"][-1]["verdict"] == "exposed"
     monkeypatch.setattr(verification, "train", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     out.unlink()
-    assert command("verify", trained_run.folder, *QUICK, "--retrain", "--out", out).returncode == 130
+    assert command("verify", trained_run.folder, *QUICK_OPTIONS, "--retrain", "--out", out).returncode == 130
     assert sign_record(kept := json.loads(out.read_text())) == kept
 
 
@@ -322,7 +320,7 @@ def test_each_verification_draws_new_problems(trained_run, tmp_path):
 
 
 def test_halves_of_a_batch_with_different_widths_are_compared():
-    """Two halves of a batch of ragged answers, answered separately, may have different widths."""
+    """Halves of a batch that are answered separately have different widths if only one holds the longest answers."""
     weights = train_briefly(PAIRS)
     task = weights.recipe.task
     rows = [task.parse(text) for text in ("1+1", "1+0", "10101+11011", "11111+1")]

@@ -16,14 +16,14 @@ from lengthwise.evaluation import depth
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.folder import list_shipped_weights
 from lengthwise.runs.run import Weights, load
-from lengthwise.viewer.viewer import find_export_obstacle, model_data, record_model, viewer_page
+from lengthwise.viewer.viewer import build_model_data, build_viewer_page, find_export_obstacle, record_model
 
 MAZE, SUDOKU = "#####/#S.G#/###.#/#...#/#####", "..../21.3/1..4/.42."
-OWN = "looped-parity", ["model.positions=RoPE", "model.width=8", "model.heads=2"]  # no page computes RoPE
+RECORDED_RECIPE = "looped-parity", ["model.positions=RoPE", "model.width=8", "model.heads=2"]  # no page computes RoPE
 
 
 def build_untrained_weights():
-    recipe = catalog.find_recipe(*OWN)
+    recipe = catalog.find_recipe(*RECORDED_RECIPE)
     torch.manual_seed(0)
     return Weights("mine", recipe, recipe.build().eval())
 
@@ -72,7 +72,7 @@ def test_all_shipped_weights_that_loop_have_a_page():
 
 
 def test_a_page_of_recordings_starts_with_the_given_problem():
-    page = viewer_page([load("looped-sudoku")], [SUDOKU])
+    page = build_viewer_page([load("looped-sudoku")], [SUDOKU])
     packed = re.search(r'<script type="text/plain" id="models">(.*?)</script>', page)[1]
     (model,) = json.loads(zlib.decompress(base64.b64decode(packed)))["models"]
     assert model["recordings"][0]["prompt"] == model["examples"][0]["prompt"] == SUDOKU
@@ -81,7 +81,7 @@ def test_a_page_of_recordings_starts_with_the_given_problem():
 
 
 def test_a_given_problem_is_the_first_example_of_a_page_that_computes():
-    found = model_data(load("looped-parity"), 1, ["111"])["examples"][0]
+    found = build_model_data(load("looped-parity"), 1, ["111"])["examples"][0]
     assert found == {"prompt": "111", "origin": "given", "right": True}
 
 

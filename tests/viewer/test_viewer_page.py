@@ -30,22 +30,22 @@ from lengthwise.tasks.sorting import Sorting
 from lengthwise.tasks.strings import UniqueSet
 from lengthwise.viewer import document, viewer
 from lengthwise.viewer.viewer import (
+    EXAMPLES_BY_TASK,
     MAX_PARAMETERS,
     NETWORK_SCRIPTS,
-    TASKS,
     _describe_task,
     export_model,
     find_export_obstacle,
 )
 
 # Recurrent models are only exported; no page computes a scan, a convolution or a grid.
-SHIPPED = [name for name in list_shipped_weights() if not re.search("small|maze|prefix-sum|sudoku", name)]
-NODE = shutil.which("node")
-node = pytest.mark.skipif(NODE is None, reason="there is no node to run a page's scripts")
-OTHERS = "(Abacus(size=30, offset=1), CoupledHeads(count=1, reach=1, ahead=1), NoPE())"
+EXPORTABLE_WEIGHTS = [name for name in list_shipped_weights() if not re.search("small|maze|prefix-sum|sudoku", name)]
+NODE_PATH = shutil.which("node")
+needs_node = pytest.mark.skipif(NODE_PATH is None, reason="there is no node to run a page's scripts")
+MIXED_POSITIONS = "(Abacus(size=30, offset=1), CoupledHeads(count=1, reach=1, ahead=1), NoPE())"
 
 # Forms that no shipped weights have, with random weights: the computation is the same.
-FORMS = {
+CHANGES_BY_FORM = {
     "learned": "standard-pairs model.width=16 model.layers=2 model.positions=Learned(size=40)",
     "earlier": "looped-unique-set model.width=16 task.alphabet=5 model.positions=EarlierHeads(count=1)",
     "once": "looped-parity model.width=8 model.heads=2 model.injection=once",
@@ -58,12 +58,12 @@ FORMS = {
     "sorting": "local-sorting model.width=16 task.order=most",
     "most": "looped-pairs model.width=8 task.base=4 task.order=most task.leading_zeros=false",
 }
-FURTHER = {"framed": [f"model.positions={OTHERS}"]}
+FURTHER_CHANGES = {"framed": [f"model.positions={MIXED_POSITIONS}"]}
 
 
 def build_random_weights(form):
-    name, *changes = FORMS[form].split()
-    recipe = catalog.find_recipe(name, changes + FURTHER.get(form, []))
+    name, *changes = CHANGES_BY_FORM[form].split()
+    recipe = catalog.find_recipe(name, changes + FURTHER_CHANGES.get(form, []))
     torch.manual_seed(0)
     model = recipe.build().eval()
     for part in model.parameters():  # so that biases and encodings that start at zero matter
@@ -75,17 +75,19 @@ def run_in_node(scripts, request):
     """Run a page's scripts in Node and return their answers, which they print one per line."""
     tail = (Path(__file__).parents[1] / "thinking.js").read_text()
     code = document.join_scripts(*scripts).replace("})();", f"{tail}}})();")
-    ran = subprocess.run([NODE, "-e", code], input=json.dumps(request), capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(
+        [NODE_PATH, "-e", code], input=json.dumps(request), capture_output=True, text=True, timeout=120
+    )
     assert ran.returncode == 0, ran.stderr
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
-@node
+@needs_node
 def test_a_page_computes_the_same_as_pytorch(no_type_checks):
     """Answers, log probabilities, stopping rules and program states equal those of PyTorch for models of every form."""
     count = 30 if LONG else 1
-    names = SHIPPED if LONG else ["looped-pairs", "abacus-addition", "looped-addition", "settled-parity"]
-    models = [load(name) for name in names] + [build_random_weights(form) for form in FORMS]
+    names = EXPORTABLE_WEIGHTS if LONG else ["looped-pairs", "abacus-addition", "looped-addition", "settled-parity"]
+    models = [load(name) for name in names] + [build_random_weights(form) for form in CHANGES_BY_FORM]
     prompts = [draw_prompts(model.recipe, count, 9) for model in models]
     wanted = [[compute_reference(model, one) for one in typed] for model, typed in zip(models, prompts, strict=True)]
     cases = [{"model": export_model(model), "problems": rows} for model, rows in zip(models, wanted, strict=True)]
@@ -99,7 +101,7 @@ def test_a_page_computes_the_same_as_pytorch(no_type_checks):
         assert all(row["stops"][rule] in loops for rule, loops in want["stops"].items())
 
 
-@node
+@needs_node
 def test_programs_give_the_same_states_in_a_page_as_in_python(no_type_checks):
     wanted, asked = [], []
     small = [UniqueSet(alphabet=5) if isinstance(task, UniqueSet) else task for task in PUBLISHED_TASKS]
@@ -118,7 +120,7 @@ def find_recipe(task):
     return dataclasses.replace(catalog.find_recipe(name), task=task)
 
 
-@node
+@needs_node
 def test_stopping_rules_choose_the_same_loops_in_a_page_as_in_pytorch():
     """Random answers have few symbols and few levels of confidence, so that ties are frequent."""
     rules = Oracle(), Oracle(more=-2), After(3), MaxConfidence(extra=2), Halted(3), Halted(4, more=2)
@@ -146,10 +148,10 @@ def _choose_loop(rule, predictions, ends, confidence, movement, planned):
     return int(rule.choose(trace, planned).clamp(max=top))
 
 
-@node
+@needs_node
 def test_a_page_accepts_and_refuses_the_same_text_as_python():
     sums = Addition(10, "least", True, True), Addition(3, "most")
-    tasks = *(kind() for kind in TASKS), *sums, Multiplication(10, "least", "least", False), Sorting("most")
+    tasks = *(kind() for kind in EXAMPLES_BY_TASK), *sums, Multiplication(10, "least", "least", False), Sorting("most")
     texts = ["", " 1 0 1 ", "2", "0", "1+", "1+1", "00+1", "1*1", "11*01", "1|", "01|1", "0|00", "1+1+1", "ab", "é"]
     texts += ["A:321,B:54", "Y:12, Z:7,a:12,b:0", "z:007,A:70", "a:1,B:2"]
     texts += ["1" * 60, "A:1,A:2", "A:1,B:", "A1,B2", "A:1,", "AB:1"]
@@ -166,19 +168,19 @@ def test_a_page_accepts_and_refuses_the_same_text_as_python():
         assert parsed == wanted, (task, text)
 
 
-@node
+@needs_node
 def test_every_script_is_valid_javascript():
-    texts = [json.dumps(path.read_text()) for path in (document.HERE / "js").glob("*.js")]
-    subprocess.run([NODE, "-e", "; ".join(f"new Function({text})" for text in texts)], check=True, timeout=60)
+    texts = [json.dumps(path.read_text()) for path in (document.VIEWER_FOLDER / "js").glob("*.js")]
+    subprocess.run([NODE_PATH, "-e", "; ".join(f"new Function({text})" for text in texts)], check=True, timeout=60)
 
 
 # Supported models
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", EXPORTABLE_WEIGHTS)
 def test_every_shipped_model_that_a_page_can_compute_is_exported(name):
     assert not find_export_obstacle(catalog.find_recipe(name), 1)
-    if LONG or name in SHIPPED[:2]:
+    if LONG or name in EXPORTABLE_WEIGHTS[:2]:
         weights = load(name)
         held = export_model(weights)
         numbers = np.frombuffer(base64.b64decode(held["weights"]), "<f4")
@@ -187,7 +189,7 @@ def test_every_shipped_model_that_a_page_can_compute_is_exported(name):
         assert len(numbers) == held["parameters"]
 
 
-REFUSED = {
+UNSUPPORTED_MODELS = {
     "retran-small": (),
     "looped-copy": ("task=Expression", "lengths=Uniform(top=20,bottom=3)", "families=0", "family_names=()"),
     "looped-parity": ("model.positions=RoPE",),
@@ -199,7 +201,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("name", "changes"), REFUSED.items())
+@pytest.mark.parametrize(("name", "changes"), UNSUPPORTED_MODELS.items())
 def test_unsupported_models_are_refused_in_one_line(name, changes):
     obstacle = find_export_obstacle(catalog.find_recipe(name, changes), 1)
     assert obstacle.startswith("it ") and "\n" not in obstacle
@@ -212,19 +214,10 @@ def test_models_with_too_many_parameters_are_refused():
 
 def test_every_field_of_a_transformer_is_handled():
     """A new field must be computed by a page, refused, or listed as irrelevant in evaluation."""
-    at_test = {
-        "width",
-        "layers",
-        "heads",
-        "mlp",
-        "activation",
-        "eps",
-        "positions",
-        *viewer.REQUIRED_VALUES,
-        *viewer.ALLOWED_VALUES,
-    }
+    in_evaluation = {"width", "layers", "heads", "mlp", "activation", "eps", "positions"}
+    in_evaluation |= {*viewer.REQUIRED_VALUES, *viewer.ALLOWED_VALUES}
     in_training = {"noise", "dropout", "init_std", "init", "embedding_std"}
-    assert {field.name for field in dataclasses.fields(lw.Transformer)} == at_test | in_training
+    assert {field.name for field in dataclasses.fields(lw.Transformer)} == in_evaluation | in_training
 
 
 # The page's file
@@ -245,7 +238,7 @@ def test_a_page_makes_no_network_request(page):
     assert page.count("<script") == page.count("</script>") == 2
 
 
-def test_text_in_a_page_is_never_code():
+def test_text_in_a_page_cannot_run_as_code():
     name = '</script><script>alert(1)</script>&"'
     body = f"<p>{document.escape(name)}</p>"
     page = document.build_document(name, body, "let end = '</script>';", {"held": {"name": name}})
@@ -262,7 +255,7 @@ def test_examples_state_correctly_whether_the_model_solves_them(page):
 
 
 def test_stored_failures_belong_to_the_shipped_weights():
-    for name, known in json.loads(viewer.FAILURES.read_text()).items():
+    for name, known in json.loads(viewer.FAILURES_FILE.read_text()).items():
         assert known["weights"] == weights_digest(load(name).model.state_dict()), "search again"
         for prompt in known["prompts"] if LONG else []:
             assert not lw.load(name).solve(prompt).correct, (name, prompt)
@@ -282,11 +275,12 @@ def test_the_command_reports_errors_in_one_line(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-IMPOSSIBLE = {"stopping=MaxConfidence(per=batch)": "batch", "model.positions=(Learned(size=26),Mark())": "does not fit"}
+ATTACK_OBSTACLES = {"stopping=MaxConfidence(per=batch)": "batch"}
+ATTACK_OBSTACLES |= {"model.positions=(Learned(size=26),Mark())": "does not fit"}
 
 
-@pytest.mark.parametrize(("change", "reason"), IMPOSSIBLE.items())
+@pytest.mark.parametrize(("change", "reason"), ATTACK_OBSTACLES.items())
 def test_a_page_is_built_even_if_the_search_for_failures_is_impossible(change, reason):
     recipe = catalog.find_recipe("looped-parity", [change])
-    found = viewer.model_data(Weights("mine", recipe, recipe.build()))
+    found = viewer.build_model_data(Weights("mine", recipe, recipe.build()))
     assert found["searched"].startswith("No attack: ") and reason in found["searched"] and found["examples"]

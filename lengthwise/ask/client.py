@@ -50,13 +50,14 @@ class Key:
         return Key(name, value)
 
     def redact(self, text: str) -> str:
-        """Replace the key by ``[key]``, unless the key is shorter than 4 characters, as placeholders may be."""
+        """Return the text with ``[key]`` in place of the key. A key of fewer than 4 characters, which may be a
+        placeholder, is not replaced."""
         return text.replace(self.value, "[key]") if len(self.value) >= 4 else text
 
 
 class TemporaryFailure(Exception):
-    """Raised when a request fails that may be retried. ``seconds_to_wait`` is the wait that the endpoint
-    asks for, or None; ``has_response`` is False if no response came."""
+    """Raised when a request fails, but may succeed if it is repeated. ``seconds_to_wait`` is the wait that the endpoint
+    requests, or None; ``has_response`` is False if the endpoint sent no response."""
 
     def __init__(self, reason: str, seconds_to_wait: float | None = None, *, has_response: bool = True) -> None:
         super().__init__(reason)
@@ -68,25 +69,25 @@ class RejectedPrompt(Exception):
 
 
 def import_client() -> Any:
-    """Import and return the module ``openai``, which takes long. Raises UsageError if it is not installed."""
+    """Import the module ``openai``, which is slow, and return it. Raises UsageError if it is not installed."""
     return import_library("openai", "ask", "ask needs the openai client, which is not installed")
 
 
 def _read_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds in the header ``Retry-After``; None if it is missing or not a number."""
+    """Return the number of seconds in the header ``Retry-After``; None if it is missing or not a number."""
     text = headers.get("retry-after", "")
     return float(text) if re.fullmatch(r"\d{1,9}(\.\d+)?", text) else None
 
 
-def shorten(text: str) -> str:
+def to_one_line(text: str) -> str:
     """Return a text as one line of at most 240 printable characters, safe to print to a terminal."""
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return text if len(text) <= 240 else f"{text[:239]}…"
 
 
 def read_reply(text: str) -> Row:
-    """Read a chat completion's JSON: ``said`` (its text), ``finish``, ``served`` (the model's name in the reply) and
-    token counts. Raises TemporaryFailure for text without a message, e.g. a proxy's page or an incomplete reply."""
+    """Return a row for a chat completion in JSON: its text (``said``), the reason why it ended (``finish``), the name
+    of the model in the reply (``served``), and token counts. Raises TemporaryFailure if it holds no message."""
     try:
         tree = json.loads(text)
         content = tree["choices"][0]["message"].get("content")
@@ -145,8 +146,8 @@ def collect_replies(
 
 
 async def _run_until_signal(work: Awaitable[None]) -> bool:
-    """Await the work; return True if a stop signal cancelled the work. The caller then raises KeyboardInterrupt, which
-    the event loop would report as an error."""
+    """Await the work. Return True if a stop signal cancelled it: the caller then raises KeyboardInterrupt, which the
+    event loop would report as an error if it were raised here."""
     task, loop, signals = asyncio.current_task(), asyncio.get_running_loop(), []
 
     def stop(signal_number: int, frame: object) -> None:
@@ -173,7 +174,7 @@ class _RequestWorkers:
         self.replies = self.requests = 0
         self.failed_prompts = 0  # prompts that failed since the last reply
         self.last_error, self.limit_reached = "", False
-        self.wait_until = 0.0  # the time until which all workers wait, since the endpoint asked for it
+        self.wait_until = 0.0  # the time until which all workers wait, if the endpoint requested a wait
         self.closed = asyncio.Event()  # once it is set, no further request is sent
         self.silent_requests = 0  # requests without a response since the last response
 
@@ -246,7 +247,8 @@ class _RequestWorkers:
             self.closed.set()
 
     async def _back_off(self, attempt: int) -> None:
-        """Wait with exponential back-off and jitter, or as long as the endpoint asks, until ``closed`` is set."""
+        """Wait before a repeated request, with exponential back-off and jitter, or longer if the endpoint requests it.
+        Return early once ``closed`` is set."""
         wait = min(MAX_WAIT_SECONDS, self.options.backoff * 2 ** (attempt - 1)) * random.uniform(0.5, 1)
         until = time.monotonic() + (wait if attempt else 0.0)
         while not self.closed.is_set() and (left := max(until, self.wait_until) - time.monotonic()) > 0:
@@ -255,7 +257,7 @@ class _RequestWorkers:
                     await self.closed.wait()
 
     def _record_error(self, reason: str, seconds_to_wait: float | None = None) -> None:
-        self.last_error = shorten(self.options.key.redact(reason))
+        self.last_error = to_one_line(self.options.key.redact(reason))
         if seconds_to_wait is not None and seconds_to_wait > MAX_REQUESTED_WAIT_SECONDS:
             self.last_error = f"{self.last_error}; it asks to wait {seconds_to_wait:.0f} s"
             self.closed.set()
@@ -269,7 +271,7 @@ class _RequestWorkers:
             # The client's own timeout applies to each read, so a slow stream of bytes would never time out.
             async with asyncio.timeout(timeout):
                 response = await self.connection.chat.completions.with_raw_response.create(
-                    model=inquiry.model, messages=inquiry.build_messages(prompt), **inquiry.sampling_parameters()
+                    model=inquiry.model, messages=inquiry.build_messages(prompt), **inquiry.get_sampling_parameters()
                 )
             return read_reply(response.content.decode(errors="replace"))  # JSON is UTF-8, whatever its header says
         except (TimeoutError, openai.APITimeoutError):
@@ -298,7 +300,7 @@ class _RequestWorkers:
         if status == 429 and "insufficient_quota" in (error.code, error.type):
             mistakes[status] = f"the quota is used up ({quoted})"
         if status in mistakes:
-            return UsageError(f"{inquiry.endpoint}: {shorten(key.redact(mistakes[status]))}")
+            return UsageError(f"{inquiry.endpoint}: {to_one_line(key.redact(mistakes[status]))}")
         if status in (408, 409, 425, 429) or status >= 500:
             return TemporaryFailure(f"the endpoint reports error {quoted}", _read_retry_after(error.response.headers))
         return RejectedPrompt(f"the endpoint refuses a prompt ({quoted})")

@@ -8,13 +8,13 @@ import time
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-NEEDED = {
+REQUIREMENTS = {
     "a browser takes minutes: make page-test": bool(os.environ.get("LENGTHWISE_LONG")),
     "there is no playwright: pip install -e '.[browser]'": importlib.util.find_spec("playwright") is not None,
     "there is no Chromium: apt-get install --no-install-recommends chromium": CHROMIUM is not None,
 }
-MISSING = [reason for reason, there in NEEDED.items() if not there]
-needs_browser = pytest.mark.skipif(bool(MISSING), reason="; ".join(MISSING))
+MISSING_REQUIREMENTS = [reason for reason, there in REQUIREMENTS.items() if not there]
+needs_browser = pytest.mark.skipif(bool(MISSING_REQUIREMENTS), reason="; ".join(MISSING_REQUIREMENTS))
 
 
 @pytest.fixture(scope="module")  # one per importing module: two at once are refused
@@ -32,8 +32,9 @@ def open_page(chromium):
     """Return a function that opens a file from disk with the network off; errors in the page fail the test."""
     contexts, wrong = [], []
 
-    def open_page(path, *, width=1000, scheme="light", fragment="", selector=".panel"):
-        context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+    def open_page(path, *, width=1000, colour_scheme="light", fragment="", selector=".panel"):
+        viewport = {"width": width, "height": 900}
+        context = chromium.new_context(viewport=viewport, color_scheme=colour_scheme, offline=True)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
@@ -67,10 +68,10 @@ def measure_first_paint(page):
     while not found or (min(found) >= 1 and len(found) < 3):
         if found:
             page.reload()
-        wait_until(page, f"{PAINT}.length > 0")
-        found.append(page.evaluate(f"{PAINT}[0].startTime") / 1000)
+        wait_until(page, f"{FIRST_PAINT_SCRIPT}.length > 0")
+        found.append(page.evaluate(f"{FIRST_PAINT_SCRIPT}[0].startTime") / 1000)
     return min(found)
 
 
-PAINT = "performance.getEntriesByName('first-contentful-paint')"
-FITS = "table => table.scrollWidth <= table.clientWidth + 1 && table.offsetWidth <= table.parentElement.clientWidth + 1"
+FIRST_PAINT_SCRIPT = "performance.getEntriesByName('first-contentful-paint')"
+FITS_SCRIPT = "box => box.scrollWidth <= box.clientWidth + 1 && box.offsetWidth <= box.parentElement.clientWidth + 1"

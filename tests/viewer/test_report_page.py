@@ -23,18 +23,19 @@ from lengthwise.report.publish import publish
 from lengthwise.report.results_folder import read_published_runs
 from lengthwise.runs.run import Run
 from lengthwise.viewer import report
-from lengthwise.viewer.document import vendor_scripts
-from lengthwise.viewer.report import LIBRARIES, MAX_PAGE_BYTES, flatten_fields, recipe_differences, report_page
+from lengthwise.viewer.document import read_vendor_scripts
+from lengthwise.viewer.report import LIBRARY_NAMES, MAX_PAGE_BYTES, build_report_page
 
-RESULTS = Path(__file__).parents[2] / "results"
-SEEDS = [(0, 0), (0, 1), (1, 1)]
-KINDS = {"pairs": "lengths", "looped/multiplication": "maps"}
+RESULTS_FOLDER = Path(__file__).parents[2] / "results"
+SEED_PAIRS = [(0, 0), (0, 1), (1, 1)]
+CHARTS_BY_STUDY = {"pairs": "lengths", "looped/multiplication": "maps"}
 
 
 @pytest.fixture(scope="module")
 def pages():
     command = "lengthwise report results --html page.html"
-    return {name: report_page(read_published_runs(RESULTS / name), command=command) for name in KINDS}
+    runs = {name: read_published_runs(RESULTS_FOLDER / name) for name in CHARTS_BY_STUDY}
+    return {name: build_report_page(group, command=command) for name, group in runs.items()}
 
 
 def extract_data(page):
@@ -43,11 +44,11 @@ def extract_data(page):
     return json.loads(zlib.decompress(base64.b64decode(packed)))
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", CHARTS_BY_STUDY)
 def test_a_report_page_makes_no_network_request_and_is_small(name, pages):
     page = pages[name]
     own = page
-    for library in vendor_scripts(*LIBRARIES):
+    for library in read_vendor_scripts(*LIBRARY_NAMES):
         assert library in page or library.replace("</script", "<\\/script") in page
         own = own.replace(library.replace("</script", "<\\/script"), "")
     assert "sourceMappingURL" not in page and "default-src 'none'" in page
@@ -57,12 +58,12 @@ def test_a_report_page_makes_no_network_request_and_is_small(name, pages):
     assert "Copyright" in page  # the licences of the libraries
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", CHARTS_BY_STUDY)
 def test_a_report_page_has_every_table_and_chart(name, pages):
     data = extract_data(pages[name])
     assert {"scores", "curves", "card", "metrics"} <= data["tables"].keys()
     assert all(table["rows"] and table["columns"] for table in data["tables"].values())
-    assert data["charts"]["loss"] and data["charts"][KINDS[name]]
+    assert data["charts"]["loss"] and data["charts"][CHARTS_BY_STUDY[name]]
     assert "Score card" in pages[name] and data["made"] in pages[name].replace("&#x27;", "'")
     assert all(recipe["kind"] == "Recipe" for recipe in data["recipes"].values())
 
@@ -72,7 +73,7 @@ def test_tables_of_the_page_equal_the_csv_files_of_the_folder(pages):
     for name in ("scores", "metrics"):
         table = data["tables"][name]
         rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
-        wanted = read_csv(RESULTS / "pairs" / f"{name}.csv")
+        wanted = read_csv(RESULTS_FOLDER / "pairs" / f"{name}.csv")
         assert len(rows) == len(wanted)
         for row, want in zip(rows, wanted, strict=True):
             for column, value in want.items():
@@ -82,7 +83,8 @@ def test_tables_of_the_page_equal_the_csv_files_of_the_folder(pages):
 
 def test_curves_of_the_page_equal_the_curves_of_reports(pages):
     drawn = [row for row in extract_data(pages["pairs"])["charts"]["lengths"] if row["along"]]
-    wanted = [(curve, point) for curve in curves(read_published_runs(RESULTS / "pairs")) for point in curve.diagonal()]
+    runs = read_published_runs(RESULTS_FOLDER / "pairs")
+    wanted = [(curve, point) for curve in curves(runs) for point in curve.diagonal]
     assert len(drawn) == len(wanted)
     for row, (curve, point) in zip(drawn, wanted, strict=True):
         assert (row["label"], row["problems"], row["size"]) == (curve.label, curve.problems, point.length)
@@ -95,9 +97,9 @@ def test_differing_settings_of_recipes_are_listed():
     model = {"kind": "T", "width": 8, "positions": [part]}
     one = {"kind": "Recipe", "name": "a", "seed": 0, "steps": 5, "model": model}
     other = one | {"name": "b", "seed": 1, "model": model | {"width": 16, "positions": [part, {"kind": "Mark"}]}}
-    assert flatten_fields(one)["model.positions.1.reach"] == 1
+    assert report.flatten_fields(one)["model.positions.1.reach"] == 1
     groups = {tree["name"]: [SimpleNamespace(config=lambda tree=tree: tree)] for tree in (one, other)}
-    assert recipe_differences(groups) == [
+    assert report.list_recipe_differences(groups) == [
         {"field": "model.width", "a": 8, "b": 16},
         {"field": "model.positions.2", "a": "–", "b": "Mark"},
     ]
@@ -105,11 +107,11 @@ def test_differing_settings_of_recipes_are_listed():
 
 def test_the_command_writes_a_page_of_results(tmp_path):
     path = tmp_path / "page.html"
-    done = command("report", RESULTS / "parity", "--html", path, "--json")
+    done = command("report", RESULTS_FOLDER / "parity", "--html", path, "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["bytes"] == path.stat().st_size
     for words, message in {
-        (RESULTS / "parity", "--html", tmp_path): "that is a folder",
-        (RESULTS / "parity", "--html", path, "--out", tmp_path): "omit --out",
+        (RESULTS_FOLDER / "parity", "--html", tmp_path): "that is a folder",
+        (RESULTS_FOLDER / "parity", "--html", path, "--out", tmp_path): "omit --out",
         (tmp_path / "nothing", "--html", path): "there is no such run",
     }.items():
         done = command("report", *words)
@@ -120,10 +122,10 @@ def test_the_command_writes_a_page_of_results(tmp_path):
 # Folders of results, read back
 
 
-FOLDERS = sorted(path.parent for path in RESULTS.rglob("runs.json"))
+PUBLISHED_FOLDERS = sorted(path.parent for path in RESULTS_FOLDER.rglob("runs.json"))
 
 
-def read_lines(folder, table):
+def read_table_lines(folder, table):
     """Return the rows of a folder's table as lists of text, the header first."""
     texts = [path.read_bytes() for path in folder.glob(f"{table}.csv*")]
     texts = [gzip.decompress(text) if text[:2] == b"\x1f\x8b" else text for text in texts]
@@ -131,8 +133,8 @@ def read_lines(folder, table):
 
 
 def test_every_published_row_belongs_to_a_run():
-    for number, folder in enumerate(FOLDERS):
-        lines = {kind: read_lines(folder, kind) for kind in ("scores", "metrics")}
+    for number, folder in enumerate(PUBLISHED_FOLDERS):
+        lines = {kind: read_table_lines(folder, kind) for kind in ("scores", "metrics")}
         ids = {line[rows[0].index("id")] for rows in lines.values() for line in rows[1:]}
         known = [entry["id"] for path in folder.glob("[ri]*.json") for entry in json.loads(path.read_text())]
         assert ids <= {*known}, folder
@@ -143,7 +145,7 @@ def test_every_published_row_belongs_to_a_run():
 
 @pytest.mark.parametrize("run_id", ["0123456789", "12e4567890"])
 def test_a_run_whose_id_looks_like_a_number_keeps_its_rows(run_id, tmp_path):
-    source = RESULTS / "looped/bitwise-or-shipped"
+    source = RESULTS_FOLDER / "looped/bitwise-or-shipped"
     (entry,) = json.loads((source / "runs.json").read_text())
     (tmp_path / "runs.json").write_text(json.dumps([entry | {"id": run_id}]))
     (tmp_path / "scores.csv").write_text((source / "scores.csv").read_text().replace(entry["id"], run_id))
@@ -172,7 +174,7 @@ def test_a_run_whose_id_looks_like_a_number_keeps_its_rows(run_id, tmp_path):
 )
 def test_a_damaged_folder_of_results_is_refused_in_one_line(file, content, message, tmp_path):
     for name in ("runs.json", "scores.csv", "metrics.csv", "figures.json"):
-        (tmp_path / name).write_text((RESULTS / "looped/bitwise-or-shipped" / name).read_text())
+        (tmp_path / name).write_text((RESULTS_FOLDER / "looped/bitwise-or-shipped" / name).read_text())
     (tmp_path / file).write_text(content)
     done = command("report", tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
@@ -187,7 +189,7 @@ def test_recipes_with_the_same_name_keep_their_own_stopping_rules():
         for rule in ("Oracle", "MaxConfidence"):
             score = lw.Score("parity", "w", rule, "uniform", (20,), 10, 1.0, 1.0, 1.0, 20.0)
             runs[-1].append("scores", score.row() | {"seed": 0})
-    shown = {(row["stopping"], row["own"]) for row in report._length_rows(runs, [])}
+    shown = {(row["stopping"], row["own"]) for row in report._build_length_rows(runs, [])}
     assert shown == {("Oracle", True), ("MaxConfidence", False)}
 
 
@@ -207,7 +209,7 @@ def test_loops_measured_twice_are_drawn_once(tmp_path):
     for count, exact in ((16, 0.5), (8, 0.25)):
         row = {"task": "parity", "sizes": [4], "count": count, "seed": 0, "planned": 2}
         run.append("depth", row | {"exact": [exact] * 2, "confidence": [-1.0] * 2, "chosen": chosen})
-    shown = report.chart_rows([run], [])
+    shown = report.build_chart_rows([run], [])
     assert [row["exact"] for row in shown["loops"]] == [0.5, 0.5]
     assert len(shown["stops"]) == 3
 
@@ -226,7 +228,8 @@ def test_a_page_of_results_includes_language_models(tmp_path):
 
 @pytest.mark.usefixtures("blank_figures")
 def test_runs_that_differ_only_in_a_seed_have_separate_lines(tmp_path):
-    runs = [Run.of(replace(catalog.find_recipe("looped-parity"), seed=seed, data_seed=data)) for seed, data in SEEDS]
+    recipe = catalog.find_recipe("looped-parity")
+    runs = [Run.of(replace(recipe, seed=seed, data_seed=data_seed)) for seed, data_seed in SEED_PAIRS]
     part, ends = {"low": 0, "high": 2, "count": 10}, {"early": 0, "late": 0, "right": 0}
     rule = runs[0].outline.stopping
     row = {"task": "parity", "stopping": rule, "problems": "uniform", "sizes": [8], "seed": 0, "first_wrong": {}}
@@ -236,10 +239,10 @@ def test_runs_that_differ_only_in_a_seed_have_separate_lines(tmp_path):
         for count, share in ((10, 0.2), (40, 0.1 * number)):  # the second of these counts
             by = {"ones": [part | {"exact": share}]}
             run.append("anatomy", row | {"count": count, "exact": share, "ends": ends, "by": by})
-    found = report.chart_rows(runs, [])
+    found = report.build_chart_rows(runs, [])
     for chart in ("loss", "watched", "traits"):
         assert [row["seed"] for row in found[chart]] == ["0, problems 0", "0, problems 1", 1], chart
     assert [row["exact"] for row in found["traits"]] == [0.0, 0.1, 0.2]
     publish(runs[1:], tmp_path)
-    traits = report.chart_rows(read_published_runs(tmp_path), [])["traits"]
+    traits = report.build_chart_rows(read_published_runs(tmp_path), [])["traits"]
     assert [(row["seed"], row["exact"]) for row in traits] == [(0, 0.1), (1, 0.2)]
