@@ -59,7 +59,7 @@ def propagate_carries(totals: Shaped[Tensor, "b n"], base: int, largest_total: i
     return torch.cat(parts, 1).to(SYMBOL_DTYPE)
 
 
-def to_machine_words(digits: Int[Tensor, "*b n"], base: int) -> list[Int[Tensor, "*b"]]:
+def to_exact_integers(digits: Int[Tensor, "*b n"], base: int) -> list[Int[Tensor, "*b"]]:
     """Split numbers into integers that a double holds exactly, least significant part first."""
     parts = digits.double().split(_count_exact_columns(base, base - 1), -1)
     return [(part @ _compute_powers(base, part.shape[-1])).long() for part in parts]
@@ -69,7 +69,7 @@ def argsort_rows(digits: Int[Tensor, "b n d"], is_number: Bool[Tensor, "b n"]) -
     """Return the indices that sort up to 64 numbers per row in ascending order. Equal numbers keep their order;
     padding, where ``is_number`` is False, comes last. Numbers may be longer than a machine word, so each word is
     sorted in turn."""
-    *lower, highest = to_machine_words(digits, base=10)
+    *lower, highest = to_exact_integers(digits, base=10)
     order = torch.arange(digits.shape[1]).expand(digits.shape[:2])
     for word in (*lower, highest.masked_fill(~is_number, MAX_EXACT_INTEGER)):
         # Sort word and index as one number of 53 and 6 bits, in two thirds of the time of torch's stable sort.
@@ -111,7 +111,7 @@ def split_numbers(
     sign_positions = (ids == sign).nonzero().flatten()
     if len(sign_positions) != 1 or sign_positions[0] == 0 or sign_positions[0] == len(ids) - 1:
         symbol = task.symbols[sign]
-        raise UsageError(f"{task.name}: a prompt is two {noun} and one '{symbol}' between them, not {text.strip()!r}")
+        raise UsageError(f"{task.name}: a prompt is two {noun} with one '{symbol}' between them, not {text.strip()!r}")
     return ids[: sign_positions[0]], ids[sign_positions[0] + 1 :]
 
 

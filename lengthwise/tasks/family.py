@@ -72,8 +72,8 @@ class RowSampler:
         return torch.randint(self.symbol_count, (len(self.length), width), generator=self.generator)
 
     def draw_offsets(self) -> Int[Tensor, "b 1"]:
-        """Draw an offset from 1 to ``symbol_count`` − 1 for each row. Adding it to an id changes the symbol, modulo
-        ``symbol_count``."""
+        """Draw an offset from 1 to ``symbol_count`` − 1 for each row. The offset, added to an id modulo
+        ``symbol_count``, gives another symbol."""
         return torch.randint(1, self.symbol_count, (len(self.length), 1), generator=self.generator)
 
     def draw_positions(self) -> Int[Tensor, "b 1"]:

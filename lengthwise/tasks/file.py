@@ -77,7 +77,7 @@ class File(Task):
         return File(str(path))
 
     @cached_property
-    def collection(self) -> problem_file.Collection:
+    def collection(self) -> problem_file.ProblemCollection:
         """All problems of the file."""
         form = problem_file.choose_form(words=self.words, grid=self.grid)
         return problem_file.read_collection(Path(self.path), self.shares, form)

@@ -24,14 +24,14 @@ from lengthwise.base.rows import extract_windows, zero_after
 from lengthwise.base.types import Problems, Purpose, Vocab, smallest_integer_type
 
 PARTS: tuple[Purpose, ...] = get_args(Purpose)
-Form = Literal["characters", "words", "grid"]  # what symbols are; "grid": characters of square grids
+TextForm = Literal["characters", "words", "grid"]  # what symbols are; "grid": characters of square grids
 MAX_ERRORS = 20  # at most this many errors of a file are listed
 # Similar characters that stand for white space and for the symbols that layouts reserve.
 STAND_INS = {mark: chr(ord(mark) + 0xFEE0) for mark in "=$#^_"} | {" ": "␣", "\n": "␤", "\t": "␉"}
 _TO_SYMBOLS, _TO_TEXT = str.maketrans(STAND_INS), str.maketrans({sign: mark for mark, sign in STAND_INS.items()})
 
 
-class Entry(NamedTuple):
+class FileProblem(NamedTuple):
     """One problem of a file, with prompt and answer as ``to_symbols`` converts them."""
 
     prompt: str
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Collection:
+class ProblemCollection:
     """The distinct problems of a file. Texts are stored one after the other, as one long prompt would make padded rows
     large."""
 
@@ -70,7 +70,7 @@ def to_symbols(text: str, words: bool = False) -> str:
     return " ".join(word.translate(_TO_SYMBOLS) for word in text.split()) if words else text.translate(_TO_SYMBOLS)
 
 
-def choose_form(*, words: bool, grid: bool) -> Form:
+def choose_form(*, words: bool, grid: bool) -> TextForm:
     """Return the form of a file's texts. Raises UsageError if both options are set."""
     if words and grid:
         raise UsageError("words and grid exclude each other: the symbols of a grid are characters")
@@ -91,7 +91,7 @@ def to_text(symbols: str) -> str:
     return symbols.translate(_TO_TEXT)
 
 
-def read_collection(path: Path, split_ratio: tuple[int, int, int], form: Form = "characters") -> Collection:
+def read_collection(path: Path, split_ratio: tuple[int, int, int], form: TextForm = "characters") -> ProblemCollection:
     """Read a file's problems. In a file without a column ``split``, a hash of the prompt assigns each problem to
     training, validation or test in the proportions ``split_ratio``. Raises UsageError, with the line's number, for the
     first error."""
@@ -100,7 +100,7 @@ def read_collection(path: Path, split_ratio: tuple[int, int, int], form: Form = 
     return _read_cached(path, file_state, split_ratio, form)
 
 
-def list_errors(path: Path, form: Form = "characters") -> list[str]:
+def list_errors(path: Path, form: TextForm = "characters") -> list[str]:
     """Return up to ``MAX_ERRORS`` errors of a file, with their line numbers. Raises UsageError if the file cannot be
     read."""
     errors: list[str] = []
@@ -109,7 +109,9 @@ def list_errors(path: Path, form: Form = "characters") -> list[str]:
 
 
 @lru_cache(maxsize=8)
-def _read_cached(path: Path, file_state: tuple[Any, ...], split_ratio: tuple[int, int, int], form: Form) -> Collection:
+def _read_cached(
+    path: Path, file_state: tuple[Any, ...], split_ratio: tuple[int, int, int], form: TextForm
+) -> ProblemCollection:
     """Read a file's problems, cached until ``file_state`` (the names, times and sizes of the files) changes."""
     entries, digest = _read_entries(path, None, form)
     distinct = list(dict.fromkeys(entries))
@@ -124,7 +126,7 @@ def _read_cached(path: Path, file_state: tuple[Any, ...], split_ratio: tuple[int
         symbols = tuple(map(chr, distinct_symbols.tolist()))
     length, between = torch.tensor([*map(len, split)]).view(-1, 2), Vocab(symbols).separator
     small = torch.from_numpy(ids.reshape(-1)).to(smallest_integer_type(len(distinct_symbols)))
-    return Collection(
+    return ProblemCollection(
         symbols=symbols,
         digest=digest,
         repeat_count=len(entries) - len(distinct),
@@ -138,7 +140,7 @@ def _read_cached(path: Path, file_state: tuple[Any, ...], split_ratio: tuple[int
     )
 
 
-def _choose_part_index(entry: Entry, split_ratio: tuple[int, int, int]) -> int:
+def _choose_part_index(entry: FileProblem, split_ratio: tuple[int, int, int]) -> int:
     code = hashlib.blake2b(entry.prompt.encode(), digest_size=8).digest()
     hash_value = int.from_bytes(code, "little") % sum(split_ratio)
     return (
@@ -146,11 +148,11 @@ def _choose_part_index(entry: Entry, split_ratio: tuple[int, int, int]) -> int:
     )
 
 
-def _read_entries(path: Path, errors: list[str] | None, form: Form) -> tuple[list[Entry], str]:
+def _read_entries(path: Path, errors: list[str] | None, form: TextForm) -> tuple[list[FileProblem], str]:
     """Return a file's problems and its digest. Errors are appended to ``errors``; without such a list, the first error
     raises UsageError."""
-    first_lines: dict[str, tuple[Entry, int]] = {}
-    entries: list[Entry] = []
+    first_lines: dict[str, tuple[FileProblem, int]] = {}
+    entries: list[FileProblem] = []
     try:
         content = b"" if is_folder(path) else read_bytes(path)
     except OSError as error:
@@ -214,7 +216,7 @@ def _read_rows(path: Path, content: bytes) -> Iterator[tuple[int, Any]]:
                 yield number, UsageError(f"not JSON ({format_error(error)})")
 
 
-def _read_entry(row: Any, form: Form) -> Entry:
+def _read_entry(row: Any, form: TextForm) -> FileProblem:
     if isinstance(row, UsageError):
         raise row
     if not isinstance(row, Mapping):
@@ -234,7 +236,7 @@ def _read_entry(row: Any, form: Form) -> Entry:
     part = row.get("split") or None
     if part not in (None, *PARTS):
         raise UsageError(f"split must be one of {', '.join(PARTS)}, not {quote_value(part)}")
-    return Entry(prompt, answer, size, _read_whole_number(row, "rounds", size), part)
+    return FileProblem(prompt, answer, size, _read_whole_number(row, "rounds", size), part)
 
 
 def _read_text(row: Mapping[str, Any], name: str, *, words: bool) -> str:

@@ -17,7 +17,7 @@ LETTERS = " ".join("abcdefghijklmnopqrstuvwxyz")
 MALFORMED_PROMPTS = [
     (lw.Addition(), "", ["1", "+", "1+", "+1", "1+2+3", "1++2", "1-2", "1+2=", "12 34"]),
     (Multiplication(), "", ["1", "*", "1*", "*1", "1*1*1", "1**1", "1+1", "1*2", "1 1", "-1*1"]),
-    (Multiplication(), r"a prompt is two numbers and one '\*' between them, not '1\\n1'$", ["1\n1"]),
+    (Multiplication(), r"a prompt is two numbers with one '\*' between them, not '1\\n1'$", ["1\n1"]),
     (MultiOperandAddition(), r"is numbers with \+ between them", ["12++3"]),
     (BinarySum(), "'2' at position 3 is not one of: 0 1$", ["102"]),
     (BinarySum(), r"'\*' at position 2 is not one of: 0 1$", ["1*1"]),
