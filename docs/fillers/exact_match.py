@@ -25,7 +25,7 @@ from fillers.results import (
 )
 
 from lengthwise.api import catalog
-from lengthwise.base.results import MATRIX_TIMES
+from lengthwise.base.results import MATRIX_LENGTH_FACTORS
 from lengthwise.base.score_rows import Row, format_scaled, format_share, format_size
 from lengthwise.recipes.looped import METHODS, Scale, build_variation
 from lengthwise.report.matrix import SCORE_KEYS, build_matrix_rows, format_cell_foot
@@ -205,9 +205,9 @@ def write_matrix(folder: str) -> str:
     cells: dict[tuple[str, str], dict[float, Row]] = defaultdict(dict)
     for row in build_matrix_rows(read_runs(folder)):
         cells[row["architecture"], row["task"]][row["times"]] = row
-    measured = [(kind, times) for kind in SCORE_KEYS for times in MATRIX_TIMES]
+    measured = [(kind, times) for kind in SCORE_KEYS for times in MATRIX_LENGTH_FACTORS]
     heads = ["architecture", "task", *(f"{kind} ×{times:g}" for kind, times in measured)]
-    heads += ["lowest family", f"scaled ×{MATRIX_TIMES[-1]:g}", "fitted", "seeds", "CPU s", "published"]
+    heads += ["lowest family", f"scaled ×{MATRIX_LENGTH_FACTORS[-1]:g}", "fitted", "seeds", "CPU s", "published"]
     lines = [heads, ["---", "---", *("---:" for _ in measured), "---", "---:", "---", "---:", "---:", "---"]]
     for labels, rows in cells.items():
         last = rows[max(rows)]

@@ -21,7 +21,7 @@ from lengthwise.base.score_rows import (
 )
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.report.card import format_card_cells
-from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped_weights
+from lengthwise.runs.folder import SHIPPED_FOLDER, RunFolder, list_shipped_weights
 from lengthwise.runs.run import Run, load
 
 MAX_SHOWN_WORDS = 20  # the largest number of words of a command that a page shows in full
@@ -61,7 +61,9 @@ def write_cost_table(folder: str) -> str:
         for run in json.loads(page.read_text()):
             published.add(run["id"])
             found[study].append(run["cpu_s"] / 3600)
-    others = [run for name in list_shipped_weights() if (run := Run.open(SHIPPED / name)).recipe.id not in published]
+    others = [
+        run for name in list_shipped_weights() if (run := Run.open(SHIPPED_FOLDER / name)).recipe.id not in published
+    ]
     found["weights"] = [run.about()["cpu_s"] / 3600 for run in others]
     every = [hours for each in found.values() for hours in each]
     lines = ["| results | training runs | processor hours |\n|---|---:|---:|\n"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lengthwise.base.errors import UsageError
 from lengthwise.report.results_folder import is_results_folder, read_published_runs
-from lengthwise.runs.folder import SHIPPED, list_shipped_weights
+from lengthwise.runs.folder import SHIPPED_FOLDER, list_shipped_weights
 from lengthwise.runs.run import load
 from lengthwise.viewer.report import build_report_page
 from lengthwise.viewer.viewer import build_viewer_page
@@ -62,7 +62,7 @@ def build_viewer_pages() -> dict[str, str]:
     found = {}
     for name in list_shipped_weights():
         try:
-            found[name] = build_viewer_page([load(SHIPPED / name)])
+            found[name] = build_viewer_page([load(SHIPPED_FOLDER / name)])
         except UsageError:  # no page can run it
             continue
     return found

@@ -22,7 +22,7 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import ModelSpec
 from lengthwise.report.comparisons import PooledComparison, Scores
 from lengthwise.runs import run
-from lengthwise.runs.folder import SHIPPED, RunFolder, get_runs_folder, list_shipped_weights, require_run
+from lengthwise.runs.folder import SHIPPED_FOLDER, RunFolder, get_runs_folder, list_shipped_weights, require_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -161,7 +161,7 @@ def _open_run(source: object) -> RunFolder:
     if isinstance(source, run.Run):
         return source
     if isinstance(source, str) and source in list_shipped_weights():
-        return RunFolder(SHIPPED / source)
+        return RunFolder(SHIPPED_FOLDER / source)
     if isinstance(source, str | Path):
         return RunFolder(require_run(source))
     advice = "pass scores without a list, or save them in a run with lw.evaluate(run, …, save=True)"

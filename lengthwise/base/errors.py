@@ -17,8 +17,8 @@ class Diverged(UsageError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised when a signal stops training, after saving; the same call resumes it. It is not an ``Exception``, so that
-    loops that skip failed models stop too."""
+    """Raised when a signal stops training, after saving; the same call resumes it. It is no ``Exception``, because a
+    loop that skips failed models must stop too."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -28,7 +28,7 @@ from pathlib import PurePath
 from typing import Annotated, Any, Literal, NotRequired, ParamSpec, TypeVar, cast
 
 from lengthwise.base.errors import UsageError, quote_value
-from lengthwise.base.literals import WORD, parse_literal
+from lengthwise.base.literals import WORD_PATTERN, parse_literal
 
 PLAIN_KINDS: dict[type, Any] = {int: Integral, float: Real, str: PurePath}  # also accepted, such as numpy's numbers
 T = TypeVar("T")
@@ -105,12 +105,12 @@ def encode(value: Any, choose_fields: Callable[[Any], Iterable[dataclasses.Field
 
 
 def identity_fields(value: Any) -> Any:
-    """Encode a part for ids, without fields at their defaults, and without fields that change no results, whose
-    metadata have ``identity=False``."""
-    return encode(value, lambda part: [f for f in _non_default_fields(part) if f.metadata.get("identity", True)])
+    """Encode a part for ids. Fields at their defaults are left out, and fields with the metadata ``identity=False``,
+    which do not change results."""
+    return encode(value, lambda part: [f for f in _list_non_default_fields(part) if f.metadata.get("identity", True)])
 
 
-def _non_default_fields(part: Any) -> list[dataclasses.Field[Any]]:
+def _list_non_default_fields(part: Any) -> list[dataclasses.Field[Any]]:
     return [f for f in dataclasses.fields(part) if getattr(part, f.name) != f.default]
 
 
@@ -179,15 +179,15 @@ def format_part(part: Any) -> str:
     if isinstance(part, tuple):
         return f"({', '.join(map(format_part, part))}{',' if len(part) == 1 else ''})"
     if not dataclasses.is_dataclass(part):
-        return repr(part) if isinstance(part, str) and not re.fullmatch(WORD, part) else str(part)
-    named = [f.name for f in _non_default_fields(part) if f.metadata.get("shown", True)]
+        return repr(part) if isinstance(part, str) and not re.fullmatch(WORD_PATTERN, part) else str(part)
+    named = [f.name for f in _list_non_default_fields(part) if f.metadata.get("shown", True)]
     field_texts = ", ".join(f"{name}={format_part(getattr(part, name))}" for name in named)
     return type(part).__name__ + (f"({field_texts})" if field_texts else "")
 
 
 def format_changed_fields(part: Any) -> list[tuple[str, str]]:
     """Return the name, and the value as a user would type it, of each field that is not at its default."""
-    return [(f.name, format_part(getattr(part, f.name))) for f in _non_default_fields(part)]
+    return [(f.name, format_part(getattr(part, f.name))) for f in _list_non_default_fields(part)]
 
 
 def validate(annotation: Any, value: Any, path: str) -> Any:

@@ -32,7 +32,7 @@ def format_html_table(title: str, rows: Iterable[Sequence[str]], headings: Seque
 
 
 class PrintedTable:
-    """A mixin for results that print as a table, in a notebook too."""
+    """A mixin for results that are printed as a text table or, in a notebook, as an HTML table."""
 
     title_above = True  # in text; a notebook always shows it above
 

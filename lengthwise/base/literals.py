@@ -9,20 +9,21 @@ from typing import Any
 
 from lengthwise.base.errors import UsageError, quote_value
 
-WORD = r"[^\W\d][\w-]*"
-NUMBER = r"\d[\d_]*[eE][+-]?\d+|0[xX][\da-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+"  # numbers written with a letter: 1e5, 0xff
-NUMBER_WORD = rf"(?<!\.)(?!(?:{NUMBER})(?![\w-]))\d+[^\W\d_][\w-]*"  # a word that begins with a number, such as 8GB
+WORD_PATTERN = r"[^\W\d][\w-]*"
+NUMBER_PATTERN = r"\d[\d_]*[eE][+-]?\d+|0[xX][\da-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+"  # with a letter: 1e5, 0xff
+NUMBER_WORD_PATTERN = rf"(?<!\.)(?!(?:{NUMBER_PATTERN})(?![\w-]))\d+[^\W\d_][\w-]*"  # begins with a number: 8GB
 # A path without spaces: with a slash in it, or an ending such as .jsonl.
-PATH = r"[~\w.-]*/[\w./~-]+|(?!\d+\.[eE])\w[\w-]*(?:\.[\w-]+)*\.[^\W\d]\w*"
+PATH_PATTERN = r"[~\w.-]*/[\w./~-]+|(?!\d+\.[eE])\w[\w-]*(?:\.[\w-]+)*\.[^\W\d]\w*"
 # Matches quoted strings (group 1), paths (group 2) and words in a text.
-TOKENS = re.compile(rf"""("[^"]*"|'[^']*')|(?<![\w.-])({PATH})|(?<![\w-])(?:{WORD}|{NUMBER_WORD})""")
+WORDS_PATTERN = rf"(?<![\w-])(?:{WORD_PATTERN}|{NUMBER_WORD_PATTERN})"
+TOKEN_PATTERN = re.compile(rf"""("[^"]*"|'[^']*')|(?<![\w.-])({PATH_PATTERN})|{WORDS_PATTERN}""")
 VALUE_KEYWORDS = ("True", "False", "None")  # Python keywords that are values
 
 
 def parse_literal(text: str, name: str = "value") -> Any:
     """Parse a number, a word, a class with fields or a tuple to JSON values, without running any code in it."""
     try:
-        return _to_value(ast.parse(TOKENS.sub(_quote_word, text.strip()), mode="eval").body)
+        return _to_value(ast.parse(TOKEN_PATTERN.sub(_quote_word, text.strip()), mode="eval").body)
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from None
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin
 
-LARGEST_SHOWN = 10_000  # a larger upper bound only rules out impossible sizes, so messages leave it out
+LARGEST_SHOWN_BOUND = 10_000  # a larger upper bound only rules out impossible sizes, so messages leave it out
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Range:
 
     def __str__(self) -> str:
         low, high = self._describe(too_low=True), self._describe(too_low=False)
-        return low if low == high or self.high >= LARGEST_SHOWN else f"{low} and {high}"
+        return low if low == high or self.high >= LARGEST_SHOWN_BOUND else f"{low} and {high}"
 
     def _describe(self, too_low: bool) -> str:
         least = f"above {self.low:g}" if self.ends == "open" else f"{self.low:g} or more"
         most = f"{self.high:g} or less" if self.ends == "closed" else f"below {self.high:g}"
-        if math.isinf(self.low) or math.isinf(self.high) or self.high >= LARGEST_SHOWN:
+        if math.isinf(self.low) or math.isinf(self.high) or self.high >= LARGEST_SHOWN_BOUND:
             return least if too_low else most
         return f"{self.low:g} to {self.high:g}" if self.ends == "closed" else f"{least} and {most}"
 
@@ -95,14 +95,14 @@ def describe_type(annotation: str) -> str:
         lambda found: _describe_number(found[1], Range(*ast.literal_eval(found[2]))),
         annotation,
     )
-    return re.sub(r"\b[A-Z]\w+\b", lambda found: _SPELLED.get(found[0], found[0]), inline)
+    return re.sub(r"\b[A-Z]\w+\b", lambda found: _TYPE_DESCRIPTIONS.get(found[0], found[0]), inline)
 
 
 def _describe_number(type_name: str, bounds: Range) -> str:
-    return type_name if bounds.low <= -LARGEST_SHOWN else f"{type_name} ({bounds})"
+    return type_name if bounds.low <= -LARGEST_SHOWN_BOUND else f"{type_name} ({bounds})"
 
 
-_SPELLED = {
+_TYPE_DESCRIPTIONS = {
     name: _describe_number(get_args(alias)[0].__name__, get_args(alias)[1])
     for name, alias in list(globals().items())
     if get_origin(alias) is Annotated and isinstance(get_args(alias)[1], Range)

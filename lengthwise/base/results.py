@@ -141,8 +141,9 @@ def count_effective_trials(row: Mapping[str, Any]) -> float:
 
 
 def wilson_interval(proportion: float, count: float, z: float = NORMAL_QUANTILE) -> tuple[float, float]:
-    """Return Wilson's (1927) interval of a ``proportion`` of ``count`` trials, 1 or more, not necessarily whole (see
-    ``count_independent_trials``); ``z`` is the normal quantile. Raises ValueError if ``count`` is below 1."""
+    """Return the lower and upper end of Wilson's (1927) interval of a ``proportion`` of ``count`` trials. ``count`` may
+    be fractional (see ``count_independent_trials``); ``z`` is the normal quantile. Raises ValueError if ``count`` is
+    below 1."""
     if count < 1:
         raise ValueError(f"an interval needs at least one trial, not {count}")
     centre = proportion + z * z / (2 * count)
@@ -175,7 +176,8 @@ def compute_worst_interval(rows: Sequence[Row]) -> dict[str, float]:
 
 def student_quantile(degrees_of_freedom: float, bins: int = 1_000) -> float:
     """Return the .975 quantile of Student's t to three decimals, for 1 to 1,000 degrees of freedom. With t = √f · tan a
-    for f degrees of freedom, the density is proportional to cos(a)^(f − 1), which is summed over the angle a."""
+    for f degrees of freedom, the density is proportional to cos(a)^(f − 1); it is summed numerically over the angle
+    a."""
     import numpy as np  # late: `list` and most reports do not need it
 
     if degrees_of_freedom < 1:
@@ -209,7 +211,7 @@ class Claim:
     exact: float | None = None  # the result as exact match, if it can be plotted
 
 
-MATRIX_TIMES = (1.0, 3.2, 6.4)  # sizes in a cell of the task matrix, in multiples of the training length
+MATRIX_LENGTH_FACTORS = (1.0, 3.2, 6.4)  # sizes in a cell of the task matrix, in multiples of the training length
 
 
 # Thresholds that describe how the answers and states of looped weights change in the loops after T(n).

@@ -16,7 +16,7 @@ def length_mask(length: Int[Tensor, "*b"], width: int) -> Bool[Tensor, "*b width
 
 
 def zero_after(rows: Int[Tensor, "*b n"], length: Int[Tensor, "*b"]) -> Int[Tensor, "*b n"]:
-    """Set every number after a row's length to 0."""
+    """Return a copy of the rows in which every number after a row's length is 0."""
     return rows & _mask_first(length, rows.shape[-1], rows.dtype)
 
 
@@ -30,7 +30,7 @@ def shift_right(rows: Shaped[Tensor, "b n"], offsets: Int[Tensor, " b"], width: 
 
 
 def extract_windows(row: Shaped[Tensor, " n"], start: Int[Tensor, " b"], width: int) -> Shaped[Tensor, "b width"]:
-    """Return the ``width`` numbers of ``row`` from each ``start``."""
+    """Return, for each ``start``, the ``width`` numbers of ``row`` from that index on."""
     return row.unfold(0, width, 1).index_select(0, start)
 
 

@@ -23,7 +23,7 @@ SizeText = Annotated[str, Pattern(r"\d{1,7}(x\d{1,7})?", "a size, such as 8 or 8
 
 
 class MetricsRow(TypedDict):
-    """A row of metrics.jsonl."""
+    """A row of metrics.jsonl: the loss at a training step, or a measurement during training."""
 
     step: Whole
     loss: NotRequired[Real | None]  # nats
@@ -36,7 +36,7 @@ class MetricsRow(TypedDict):
 
 
 class ScoreRow(TypedDict):
-    """A row of scores.jsonl."""
+    """A row of scores.jsonl: the accuracy on one kind of problems of one size, by one stopping rule."""
 
     task: OneLine
     weights: OneLine
@@ -78,7 +78,7 @@ class _ChosenLoopsByRule(TypedDict):
 
 
 class DepthRow(TypedDict):
-    """A row of depth.jsonl."""
+    """A row of depth.jsonl: the accuracy after each loop, at one size."""
 
     task: OneLine
     sizes: Sizes
@@ -105,7 +105,7 @@ class _FeatureGroup(TypedDict):  # problems with a similar value of a difficulty
 
 
 class AnatomyRow(TypedDict):
-    """A row of anatomy.jsonl."""
+    """A row of anatomy.jsonl: an analysis of the wrong answers at one size."""
 
     task: OneLine
     stopping: OneLine
@@ -120,7 +120,7 @@ class AnatomyRow(TypedDict):
 
 
 class ReplyRow(TypedDict):
-    """A row of replies.jsonl."""
+    """A row of replies.jsonl: a language model's reply to one prompt."""
 
     prompt: str
     correct: bool
@@ -155,7 +155,7 @@ class _QuotedResult(TypedDict):  # a published result that a figure shows
 
 
 class FiguresFile(TypedDict):
-    """The texts of figures, in figures.json."""
+    """The contents of figures.json: the title, panels and published results of a folder's figures."""
 
     title: NotRequired[str | None]
     strong: NotRequired[str | None]
@@ -164,7 +164,7 @@ class FiguresFile(TypedDict):
 
 
 class ParameterRow(TypedDict):
-    """A row of parameters.csv."""
+    """A row of parameters.csv: a run's number of parameters, validation loss and accuracy."""
 
     recipe: OneLine
     id: NotRequired[Name]  # the recipe's id without seeds
@@ -193,7 +193,7 @@ class _VerifiedWeights(TypedDict):
 
 
 class VerificationRecord(TypedDict):
-    """The record of a verification."""
+    """The signed record that ``lengthwise verify`` writes."""
 
     about: _VerifiedWeights
     checks: tuple[_CheckRecord, ...]
@@ -204,7 +204,7 @@ class VerificationRecord(TypedDict):
     digest: OneLine
 
 
-ROWS: dict[str, Any] = {
+ROW_SCHEMAS: dict[str, Any] = {
     "metrics": MetricsRow,
     "scores": ScoreRow,
     "depth": DepthRow,

@@ -59,7 +59,8 @@ def format_loops(row: Row) -> str:
 
 
 def list_loop_notes(rows: Iterable[Row]) -> list[str]:
-    """Return notes on the column of loops, and on the problems that rules stopped at their limit of loops."""
+    """Return notes that explain the column of loops, and state the fraction of problems stopped at each rule's
+    limit."""
     rows = list(rows)
     notes = ["loops: the chosen loop, of all loops run"] * any(format_loops(row).count("of") for row in rows)
     by_rule = group_by(rows, lambda row: row["stopping"])
@@ -77,14 +78,14 @@ def is_within_training_sizes(sizes: Sequence[int], largest_training_sizes: Seque
 
 
 def select_reported_rows(rows: Iterable[Row]) -> list[Row]:
-    """Return one row per size, kind of problems and stopping rule: a sealed row if there is one, else the row with the
-    most problems; on a tie, the last."""
+    """Return one row per size, kind of problems and stopping rule: a sealed row (measured on a seed that nothing else
+    uses) if there is one, else the row with the most problems; on a tie, the last."""
     groups = group_by(rows, lambda row: (tuple(row["sizes"]), row["problems"], row["stopping"])).values()
     return [max(reversed(group), key=lambda row: ("sealed" in row, row["count"])) for group in groups]
 
 
 def list_interval_notes(rows: Iterable[Row]) -> list[str]:
-    """Return notes on intervals that do not count every problem; empty if all intervals do."""
+    """Return notes on intervals that do not count every problem as one trial; empty if all intervals do."""
     rows = list(rows)
     sizes = sorted({row["together"] for row in rows if row.get("together")})
     notes = [f"the rule chose one loop per {size} problems: their intervals are over batches" for size in sizes]
@@ -98,8 +99,8 @@ def select_uniform_rows(rows: Iterable[Row]) -> dict[Sizes, Row]:
 
 
 def select_training_length_rows(rows: Iterable[Row], tops: Sizes) -> list[Row]:
-    """Return a run's rows at its training length, ``tops``: the rows on all problems of that length or, without any, on
-    uniform problems, a sample that may misjudge a score near the threshold of 0.99."""
+    """Return a run's rows at its training length, ``tops``: rows on all problems of that length or, if there are none,
+    on uniform problems. Such a sample may misjudge a score near the threshold of 0.99."""
     at_length = [row for row in rows if tuple(row["sizes"]) == tuple(tops)]
     on_all_problems = [row for row in at_length if row["problems"] == "every"]
     return on_all_problems or [row for row in at_length if row["problems"] == "uniform"]

@@ -36,7 +36,7 @@ from lengthwise.report.tables import (
     build_worst_table,
 )
 from lengthwise.runs.folder import RunFolder
-from lengthwise.runs.hub import PREFIX
+from lengthwise.runs.hub import HUB_PREFIX
 from lengthwise.runs.run import Run, choose_device, find_weights_folder, load
 from lengthwise.training.arithmetic import computation_settings
 
@@ -79,7 +79,7 @@ def run(args: Options) -> int:
     requested = parse_grid(args.grid) if args.grid else parse_sizes(args.lengths) if args.lengths else []
     sizes = requested or choose_default_sizes(weights.recipe)
     # Scores of weights from the Hub are not saved, since they belong to no run.
-    folder = None if args.weights.startswith(PREFIX) else find_weights_folder(args.weights)
+    folder = None if args.weights.startswith(HUB_PREFIX) else find_weights_folder(args.weights)
     own_run = Run.open(folder) if folder and RunFolder(folder).is_run else None
     if own_run and has_code_changed(own_run, weights.model):
         own_run = None

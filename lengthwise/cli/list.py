@@ -16,7 +16,7 @@ from lengthwise.base.score_rows import group_by
 from lengthwise.cli.console import format_columns, out, print_result
 from lengthwise.cli.shared import OutputOptions, Words
 from lengthwise.registry import sources
-from lengthwise.runs.folder import SHIPPED, InquiryFolder, RunFolder, get_runs_folder, list_shipped_weights
+from lengthwise.runs.folder import SHIPPED_FOLDER, InquiryFolder, RunFolder, get_runs_folder, list_shipped_weights
 
 Sections = dict[str, dict[str, str]]
 
@@ -39,7 +39,7 @@ def run(args: Options) -> int:
         studies |= own_studies
     everything = {"recipes": {name: about for system in systems for name, about in system.recipes.items()}}
     everything["studies"] = studies
-    weights = {name: RunFolder(SHIPPED / name).outline for name in list_shipped_weights()}
+    weights = {name: RunFolder(SHIPPED_FOLDER / name).outline for name in list_shipped_weights()}
     everything["weights"] = {name: f"{outline.task}, trained up to {outline.top}" for name, outline in weights.items()}
     for title, file, describe in (("runs", "config", _describe_run), ("asked", "asked", _describe_inquiry)):
         folders = sorted((path.parent for path in get_runs_folder().glob(f"*/{file}.json")), key=lambda path: path.name)

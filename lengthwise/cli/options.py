@@ -29,7 +29,7 @@ from lengthwise.jobs.launchers import Launcher, Local
 from lengthwise.jobs.ray_cluster import Ray
 from lengthwise.jobs.slurm import Slurm
 from lengthwise.runs.folder import find_run
-from lengthwise.runs.hub import PREFIX
+from lengthwise.runs.hub import HUB_PREFIX
 from lengthwise.runs.run import Run, choose_device, find_weights_folder, read_recipe
 from lengthwise.training.arithmetic import Matmul
 
@@ -96,7 +96,7 @@ def requested_kind(args: KindOptions, task: Task) -> Kind:
 def find_recipe(name: str, changes: Sequence[str]) -> Recipe:
     """Return a recipe with ``changes``, given its name, a run, weights on the Hub, or a JSON or YAML file."""
     path = Path(name)
-    if name.startswith(PREFIX):
+    if name.startswith(HUB_PREFIX):
         return read_recipe(find_weights_folder(name)).change(changes)
     if folder := find_run_folder(name):
         return Run.open(folder).recipe.change(changes)

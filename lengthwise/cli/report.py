@@ -25,7 +25,7 @@ from lengthwise.report.results_folder import is_results_folder, read_figures_jso
 from lengthwise.report.style import KNOWN_FORMATS, PNG_ONLY
 from lengthwise.report.tables import build_depth_rows, build_row_table, build_score_table
 from lengthwise.runs.folder import (
-    SHIPPED,
+    SHIPPED_FOLDER,
     InquiryFolder,
     RunFolder,
     check_is_run,
@@ -141,7 +141,7 @@ def _skip_other_folders(names: Sequence[str]) -> list[str]:
 
 def _open_run(name: str) -> RunFolder:
     """Return the folder of a run or of shipped weights. The recipe is not read, which would be slow."""
-    path = SHIPPED / name if not is_folder(Path(name)) and name in list_shipped_weights() else require_run(name)
+    path = SHIPPED_FOLDER / name if not is_folder(Path(name)) and name in list_shipped_weights() else require_run(name)
     check_is_run(path)
     return RunFolder(path)
 

@@ -23,7 +23,7 @@ from lengthwise.cli.measurements import has_all_results
 from lengthwise.cli.shared import Argument, PlanOptions, TrainingOptions
 from lengthwise.evaluation.depth import measure_depths
 from lengthwise.evaluation.families import family_samples, measure_sealed
-from lengthwise.experiment.data import fixed_set
+from lengthwise.experiment.data import draw_fixed_set
 from lengthwise.jobs.pool import JobPool, show_progress
 from lengthwise.report import curves
 from lengthwise.report.card import build_card_table, build_score_card
@@ -213,7 +213,7 @@ def _publish_panel(
     recipe = panel.recipes[0]
     if panel.natural and isinstance(recipe.source, Finite):
         with show_elapsed(f"{recipe.name}: its set", quiet=args.quiet):
-            sizes = fixed_set(recipe.task, recipe.lengths, recipe.source).sizes.amax(1)
+            sizes = draw_fixed_set(recipe.task, recipe.lengths, recipe.source).sizes.amax(1)
         counts = {size: count for size, count in enumerate(sizes.bincount().tolist()) if count}
         files += publish_distribution(counts, folder / "distribution")
     return files

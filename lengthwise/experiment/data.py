@@ -28,14 +28,14 @@ PROBLEMS_PER_CHUNK = 65_536  # problems of a fixed set drawn in one call
 
 
 class NoProblemsLeft(UsageError):
-    """The error if a fixed set or a file has too few problems of a size and kind for validation or test."""
+    """Raised if a fixed set or a file has too few problems of a size and kind for validation or test."""
 
 
 def draw_batch(recipe: Recipe, step: int, *, exams_passed: int | None = None) -> tuple[Batch, Int[Tensor, " b"]]:
     """Return training batch ``step``, and the number of loops of each of its rows. ``exams_passed`` is the number of
     exams passed (``Mastery``), None if all are."""
     if isinstance(recipe.source, Finite):
-        problem_set, rows = fixed_set(recipe.task, recipe.lengths, recipe.source), recipe.source.rows
+        problem_set, rows = draw_fixed_set(recipe.task, recipe.lengths, recipe.source), recipe.source.rows
         epoch, number = divmod(step, rows // recipe.batch)
         order = _draw_epoch_order(rows, recipe.data_seed, epoch)
         problems = problem_set.take(order[number * recipe.batch : (number + 1) * recipe.batch])
@@ -66,8 +66,8 @@ def _draw_problems(
     family_generator: Generator,
     purpose: Purpose = "train",
 ) -> Problems:
-    """Draw ``count`` problems of the sizes at ``curriculum_step``: with ``family_generator`` the recipe's fraction of
-    problems from families, with ``generator`` the others."""
+    """Draw ``count`` problems of the sizes at ``curriculum_step``. The recipe's fraction of problems from families is
+    drawn with ``family_generator``, the others with ``generator``."""
     family_count, task = round(recipe.families * count), recipe.task.select_part(purpose)
     rows, hard = count - family_count, round(recipe.hard * count)
     parts = [recipe.lengths.problems(task, curriculum_step, rows, generator, hard=min(hard, rows))] if rows else []
@@ -91,7 +91,7 @@ def _draw_epoch_order(rows: int, seed: int, epoch: int) -> Int[Tensor, " n"]:
 
 
 @lru_cache(maxsize=2)
-def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
+def draw_fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
     """Return the fixed set of a Finite source: the first ``source.rows`` different training problems that its seed
     draws. Raises UsageError if the task has too few different problems."""
     problem_sets: list[Problems] = []
@@ -169,7 +169,7 @@ def draw_fresh_problems(
     source: Source = FRESH,
 ) -> Problems:
     """Draw problems of one size from a random stream that no training batch uses, for testing or, with a ``step``, for
-    validation during training. If ``source`` has a fixed training set, no problem is in it. The kind ``natural`` is the
+    validation during training. Problems of a fixed training set of ``source`` are excluded. The kind ``natural`` is the
     task's own distribution over sizes from ``bottom`` to this size; ``hard`` is its harder set; other kinds are names
     of families. Raises NoProblemsLeft if the fixed set leaves no problems."""
     if count < 1:
@@ -228,8 +228,8 @@ def draw_recipe_problems(
 
 
 def find_nearest_size(recipe: Recipe, size: int, purpose: Purpose = "test") -> tuple[int, ...]:
-    """Return, on all axes, the largest size up to ``size`` at which the task has problems for a purpose; if there is
-    none, the smallest such size."""
+    """Return a size on each axis: the largest up to ``size`` at which the task has problems for a purpose or, if there
+    is none, the smallest size with such problems."""
     return recipe.sizes(recipe.task.select_part(purpose).round_to_valid_size(size))
 
 
@@ -244,14 +244,14 @@ def choose_default_sizes(recipe: Recipe) -> Sequence[int]:
 
 def check_training_problems(recipe: Recipe, sizes: Iterable[AnySize] = ()) -> None:
     """Raise UsageError if the task lacks problems that training will need: the fixed set, validation problems, or a
-    problem of the largest size, whose positions are drawn too. Also call the task's ``answer_slots``, which may raise,
-    for ``sizes`` that will be measured later."""
+    problem of the largest size. Also call two functions that may raise: ``model.vary`` for the largest problem, and the
+    task's ``answer_slots`` for ``sizes`` that will be measured later."""
     watch, seed = recipe.watch, recipe.data_seed
     for size in map(recipe.sizes, sizes):
         if len(size) == len(recipe.task.axes):  # other sizes are refused later, by name
             recipe.task.answer_slots(torch.tensor([size]))
     if isinstance(recipe.source, Finite):
-        fixed_set(recipe.task, recipe.lengths, recipe.source)
+        draw_fixed_set(recipe.task, recipe.lengths, recipe.source)
     if recipe.has_fixed_problems and watch.every:
         for size in watch.sizes:
             draw_recipe_problems(recipe, find_nearest_size(recipe, size, "validation"), watch.count, seed=seed, step=0)
@@ -283,9 +283,9 @@ def _draw_subset(
     *,
     keep_proportions: bool = False,
 ) -> Problems:
-    """Draw ``count`` problems that a source assigns to a purpose. With ``keep_proportions``, the kinds of problems that
-    ``draw_more`` returns, one after another, keep their proportions. Raises NoProblemsLeft if there are too few
-    problems."""
+    """Draw ``count`` problems that a source assigns to a purpose. ``draw_more`` returns one kind of problems after
+    another; with ``keep_proportions``, the result has the same proportions of kinds. Raises NoProblemsLeft if there are
+    too few problems."""
     if source == FRESH:
         return draw_more(count)
     parts: list[Problems] = []

@@ -98,7 +98,8 @@ class _RowLayout(Layout):
     def write(self, problems: Problems, task: Task) -> Batch:
         self.check(task)
         vocab = self.vocabs(task)[0]
-        dtype, (fixed_ids, edges) = smallest_integer_type(len(vocab)), _token_ids(vocab, tuple(task.signs), self.pauses)
+        dtype = smallest_integer_type(len(vocab))
+        fixed_ids, edges = _list_token_ids(vocab, tuple(task.signs), self.pauses)
         end = fixed_ids[-1]
         first = problems.prompt_length + (self.framed + self.pauses)  # position that predicts the first answer symbol
         answer_stop = first + problems.answer_length + 1  # one after the position that predicts the end
@@ -151,7 +152,7 @@ def compute_digit_positions(
 
 
 @lru_cache(maxsize=64)
-def _token_ids(vocab: Vocab, signs: tuple[str, ...], pauses: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _list_token_ids(vocab: Vocab, signs: tuple[str, ...], pauses: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the ids of ``=``, the pauses and the end symbol; and the edges of the ranges of ids that are signs: first
     id, last id + 1, first id, …"""
     fixed = [EQUALS, *[PAUSE] * pauses, END]
@@ -291,7 +292,7 @@ class _ClassLayout(Layout):
 @dataclass(frozen=True)
 class Tagged(_ClassLayout):
     """Sequence tagging, an output at every position: a row is the prompt, and the target at position i is the answer's
-    symbol i. The task needs ``answers_each_symbol``, as running parities and words of a group have."""
+    symbol i. The task must set ``answers_each_symbol``, as tasks of running parities or group words do."""
 
     causal: bool = True  # a position sees only itself and earlier positions; false: the whole prompt
 

@@ -190,9 +190,9 @@ class Curriculum(Growing):
 
 @dataclass(frozen=True)
 class Mastery(Growing):
-    """Sizes drawn uniformly from ``bottom`` to a maximum, which grows by 1 or by a factor ``grow`` when it is mastered:
-    every ``every`` steps the model takes an exam of ``count`` fresh problems of the largest size, and passes if a
-    fraction ``least`` of its answers is right. A fraction ``longest`` of the rows has the largest size instead."""
+    """Sizes drawn uniformly from ``bottom`` to a maximum, which grows by 1 or by a factor ``grow`` with each exam
+    passed. Every ``every`` steps, the model takes an exam of ``count`` fresh problems of the largest size; it passes if
+    a fraction ``least`` of its answers is right. A fraction ``longest`` of the rows has the largest size instead."""
 
     top: Size  # the largest training size in the end
     start: Size = 1  # the first maximum

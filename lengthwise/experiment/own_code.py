@@ -22,8 +22,8 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.fields import Config, iterate_parts
 from lengthwise.base.files import format_error
 
-PACKAGE = Path(__file__).parents[1]
-STANDARD = Path(sysconfig.get_path("stdlib"))
+PACKAGE_FOLDER = Path(__file__).parents[1]
+STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 
 
 def is_foreign(cls: type) -> bool:
@@ -42,7 +42,7 @@ def hash_user_code(recipe: Config, model: nn.Module) -> dict[str, str]:
     hash changes with the class's code and with the definitions in its file that it uses, but not with comments,
     docstrings, formatting or other modules."""
     hashes = {}
-    for cls in _user_classes([*iterate_parts(recipe), *model.modules()]):
+    for cls in _find_user_classes([*iterate_parts(recipe), *model.modules()]):
         path = find_source_file(cls) if cls.__module__ == "__main__" else None
         module = path.stem if path else cls.__module__  # the module name of a script that is run as __main__
         hashes[f"{module}.{cls.__qualname__}"] = _hash_class(cls)
@@ -59,7 +59,7 @@ def list_differing_classes(old_hashes: Mapping[str, str], new_hashes: Mapping[st
     return sorted(changed)
 
 
-def runs_foreign_code(recipe: Config, model: nn.Module) -> bool:
+def has_foreign_code(recipe: Config, model: nn.Module) -> bool:
     """Return whether a part of the recipe, or a module of the model, is defined outside this package and torch."""
     return any(is_foreign(type(part)) for part in (*iterate_parts(recipe), *model.modules()))
 
@@ -73,7 +73,7 @@ def wrap_user_errors(part: Config) -> Iterator[None]:
     except (UsageError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
-        names = [cls.__name__ for cls in _user_classes(iterate_parts(part))]
+        names = [cls.__name__ for cls in _find_user_classes(iterate_parts(part))]
         if not names and isinstance(error, Exception):
             raise
         parts = f"; it uses your own classes: {', '.join(names)}" if names else ""
@@ -103,11 +103,11 @@ def find_user_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 def _is_library_file(path: Path) -> bool:
     """Return whether a file belongs to this package, to Python or to an installed library."""
-    ours = any(path.is_relative_to(folder) for folder in (PACKAGE, STANDARD))
+    ours = any(path.is_relative_to(folder) for folder in (PACKAGE_FOLDER, STANDARD_LIBRARY))
     return ours or "site-packages" in path.parts or not path.is_file()
 
 
-def _user_classes(parts: Iterable[Any]) -> list[type]:
+def _find_user_classes(parts: Iterable[Any]) -> list[type]:
     """Return the classes of ``parts``, and their base classes, that are defined in the user's code, not in this
     package, Python or an installed library."""
     foreign = {base for part in parts for base in type(part).__mro__ if is_foreign(base)}
@@ -120,7 +120,7 @@ def _hash_class(cls: type) -> str:
     """Return a hash of a class's code and of all definitions in the same file that it uses, directly or not."""
     path, outermost = find_source_file(cls), cls.__qualname__.partition(".")[0]
     definitions = _list_definitions(path, path.stat().st_mtime_ns) if path else {}
-    text = _code_with_dependencies(outermost, definitions) if outermost in definitions else repr(_collect_bytecode(cls))
+    text = _collect_code(outermost, definitions) if outermost in definitions else repr(_collect_bytecode(cls))
     return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
 
 
@@ -142,7 +142,7 @@ def _list_definitions(path: Path, modified_ns: int) -> dict[str, ast.stmt]:
     return definitions
 
 
-def _code_with_dependencies(name: str, definitions: dict[str, ast.stmt]) -> str:
+def _collect_code(name: str, definitions: dict[str, ast.stmt]) -> str:
     """Return the code of a definition and of all definitions in the same file that it uses, directly or not."""
     reached, pending = {name}, [name]
     while pending:
@@ -163,7 +163,7 @@ def _strip_docstrings(node: ast.stmt) -> ast.AST:
 
 
 def _collect_bytecode(value: Any) -> Any:
-    """Return the bytecode of a class, such as one from a notebook, which has no source file; of other values, a
+    """Return the bytecode of a class without a source file, such as one from a notebook; for other values, return a
     representation that is equal in all processes."""
     if isinstance(value, CodeType):
         return value.co_code, value.co_names, [_collect_bytecode(part) for part in value.co_consts]

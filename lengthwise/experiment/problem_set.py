@@ -23,7 +23,7 @@ from lengthwise.tasks import Task, separate_lines
 
 PROBLEMS_PER_CHUNK = 65_536  # problems drawn in one call
 MAX_EMPTY_CHUNKS = 1000  # successive empty chunks after which a part counts as empty
-SPLIT = Finite(rows=1)  # assigns problems to parts by a hash of the prompt
+SPLIT_SOURCE = Finite(rows=1)  # assigns problems to parts by a hash of the prompt
 
 
 class ProblemSet(Sequence[dict[str, Any]]):
@@ -98,8 +98,8 @@ def draw_problems(
         draw = stream(seed, "problems", task.name, *address, split or "all", number)
         # Always draw a full chunk, so that a smaller ``count`` gives the first problems of a larger one.
         problems = sample(size_table[torch.randint(len(size_table), (PROBLEMS_PER_CHUNK,), generator=draw)], draw)
-        if split and choose_source(task, SPLIT) is SPLIT:
-            problems = problems.take(SPLIT.mask_part(split, problems))
+        if split and choose_source(task, SPLIT_SOURCE) is SPLIT_SOURCE:
+            problems = problems.take(SPLIT_SOURCE.mask_part(split, problems))
         problems = problems.take(slice(count - yielded)).to_smallest_type(len(task.symbols))
         number, yielded, empty_chunks = number + 1, yielded + len(problems), 0 if len(problems) else empty_chunks + 1
         if empty_chunks == MAX_EMPTY_CHUNKS:

@@ -33,9 +33,9 @@ from lengthwise.tasks.family import choose_families
 
 @dataclass(frozen=True)
 class Watch(fields.Config):
-    """Measurements during training, every ``every`` steps: exact match on ``count`` fresh problems at each size, the
-    loss on ``validation`` problems from the training distribution, and the perplexity of the right answer to each
-    prompt in ``probes``.
+    """Measurements taken every ``every`` training steps: exact match on ``count`` fresh problems of each size, the loss
+    on ``validation`` problems from the training distribution, and the right answer's perplexity for each prompt in
+    ``probes``.
 
     With ``keep="best"`` exact match also chooses the weights, so sizes should stay near the training lengths; measure
     much larger sizes only to report them.
@@ -160,7 +160,7 @@ class Recipe(fields.Config):
         families = choose_families(self.task.families, self.family_names, f"family_names: {self.task.name}")
         smallest, top = min((family.smallest for family in families), default=0), self.tops[0]
         if smallest > top:
-            raise UsageError(f"family_names: they start at size {smallest}, above lengths.top={top}: name others")
+            raise UsageError(f"family_names: sizes start at {smallest}, above lengths.top={top}: name others")
         if self.families and not self.task.families:
             raise UsageError(f"{self.task.name} has no families of problems: leave `families` at 0")
 
@@ -314,8 +314,8 @@ def import_parts() -> None:
 
 
 def check_stopping(layout: Layout, stopping: Stopping) -> None:
-    """Raise UsageError if a rule reads the model's answers but the layout's inputs hold the right answers, or if a rule
-    waits for an answer that is not empty but the layout's answers are never empty."""
+    """Raise UsageError if a rule reads the model's answers but the layout's inputs hold the right ones, or if a rule
+    waits for a nonempty answer but the layout's answers are never empty."""
     _check_end_symbol(layout, stopping)
     if layout.decodes and stopping.reads_output:
         names = f"{type(stopping).__name__} looks at the model's own answer, which {type(layout).__name__}"

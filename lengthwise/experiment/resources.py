@@ -73,7 +73,7 @@ def estimate_training(recipe: Recipe) -> ResourceEstimate:
     positions, rounds = _estimate_row(recipe, recipe.tops)
     loops = int(recipe.loops.planned(torch.tensor([round(rounds)])))
     rows, weights = recipe.batch * positions, count_parameters(recipe)
-    memory = 4 * TRAINING_NUMBERS * weights + rows * (100 + 4 * _activations_per_position(recipe) * loops)
+    memory = 4 * TRAINING_NUMBERS * weights + rows * (100 + 4 * _count_activations(recipe) * loops)
     # The mean size is half of the largest, hence / 2. In small models the overhead of loops dominates.
     passes = recipe.steps * recipe.objective.steps_per_batch * loops
     seconds = passes * (6 * weights * rows / OPERATIONS_PER_SECOND / 2 + LOOP_SECONDS)
@@ -98,7 +98,7 @@ def estimate_evaluation(
         run = max(rule.starts * limit for rule, limit in zip(rules, limits, strict=True))
         scores = 8 * getattr(model, "heads", 0) * positions**2 * attends_everywhere
         traced_loops = is_traced * (max(limits) if compares else max(rule.window for rule in rules))
-        per_position = 4 * _activations_per_position(recipe) + 8.0 * traced_loops
+        per_position = 4 * _count_activations(recipe) + 8.0 * traced_loops
         memory.append(4 * weights + samples * positions * 20 + per_position * max(positions, 32_768) + scores)
         seconds.append(2 * weights * samples * positions * run / OPERATIONS_PER_SECOND)
     return ResourceEstimate(max(memory), sum(seconds) * len(sizes) / len(sampled))
@@ -129,7 +129,7 @@ def _measure_sample_row(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, f
     return float(batch.targets.shape[1]), max(1.0, float(batch.rounds[0]))
 
 
-def _activations_per_position(recipe: Recipe) -> float:
+def _count_activations(recipe: Recipe) -> float:
     """Return the number of activations that backpropagation keeps per position and loop: 16 · width · layers."""
     width = getattr(recipe.model, "width", getattr(recipe.model, "hidden", 64))
     return 16.0 * width * getattr(recipe.model, "layers", 1)

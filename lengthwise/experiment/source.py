@@ -41,7 +41,7 @@ RESIDUES: dict[Purpose, range] = {"train": range(10), "validation": range(10, 12
 class Finite(Source):
     """A fixed set of ``rows`` different problems, in a new order in every epoch; a last incomplete batch is dropped.
 
-    Runs with different seeds share the set, which depends on the ``seed`` of this class. A hash of its prompt assigns
+    Runs with different seeds share the set, which depends on the ``seed`` of this class. A hash of the prompt assigns
     each problem to one part: 10/13 of all problems to training, 2/13 to validation, 1/13 to test.
     """
 

@@ -189,8 +189,8 @@ class Settled(Stopping):
 
 @dataclass(frozen=True)
 class Restarts(Stopping):
-    """Answers each problem by ``rule`` from ``count`` initial states and keeps the most confident answer or, with
-    ``pick="residual"``, the answer whose loop moved the state least, at the position where it moved most.
+    """Answers each problem by ``rule`` from ``count`` initial states, and keeps the most confident answer. With
+    ``pick="residual"``, it keeps the answer whose loop moved the state least at the position that moved most.
 
     The first initial state is the model's own, so its answer is always among those compared. The other states are
     random, as in training, and depend on the problem's symbols only. The model needs ``start_noise``, e.g.
@@ -273,9 +273,9 @@ def describe_value(value: object) -> str:
 def find_done_rows(
     rule: Stopping, trace: Trace, loop: int, planned: Int[Tensor, " b"], end: int | None = None
 ) -> Bool[Tensor, " b"]:
-    """Return a mask of the rows that a rule stops after ``loop``, which is entry ``end`` of ``trace``, from 1 (None:
-    the last entry). Raises UsageError if the rule returns anything but a mask, or stops a row whose answer's loop is
-    not among the loops that the rule has seen."""
+    """Return a mask of the rows that a rule stops after ``loop``: entry number ``end`` of ``trace``, counted from 1
+    (None: the last entry). Raises UsageError if the rule does not return a mask, or stops a row whose answer comes from
+    a loop outside the rule's window."""
     end = len(trace.ends) if end is None else end
     window = slice(max(0, end - rule.window), end)
     movement = None if trace.movement is None else trace.movement[window]

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.errors import UsageError
-from lengthwise.base.results import MATRIX_TIMES, RunOutline, select_worst_families
+from lengthwise.base.results import MATRIX_LENGTH_FACTORS, RunOutline, select_worst_families
 from lengthwise.base.score_rows import SOLVED, Row, format_share, select_training_length_rows, select_uniform_rows
 from lengthwise.report import select_own_scores
 from lengthwise.report.fitted_table import FittedTable
@@ -67,7 +67,7 @@ def _summarize_cell(group: Sequence[RunFolder]) -> list[Row]:
     fits = [row["exact"] for rows in map(select_training_length_rows, scores, tops) for row in rows]
     abouts, published = [about for run in group if (about := run.about())], find_paper_score(group[0].config())
     summaries = []
-    for times in MATRIX_TIMES:
+    for times in MATRIX_LENGTH_FACTORS:
         # The measured size whose longest axis is nearest to the wanted length, if one is near.
         length, sizes = times * max(tops[0]), {tuple(row["sizes"]) for rows in scores for row in rows}
         size = min(sorted(sizes), key=lambda size: abs(math.log(max(size) / length)), default=None)
@@ -208,12 +208,12 @@ def draw_matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     figure = new_figure(width, 1.1 + 0.5 * len(architectures))
     axes, feet = figure.subplots(), {}
-    wide, high = 1 / len(MATRIX_TIMES), (1 - FOOT_HEIGHT_FRACTION) / 2
+    wide, high = 1 / len(MATRIX_LENGTH_FACTORS), (1 - FOOT_HEIGHT_FRACTION) / 2
     for row in rows:
         x, y = tasks.index(row["task"]), architectures.index(row["architecture"])
         feet[x, y] = format_cell_foot(row)
         # One size of a cell: a column with uniform problems above and the worst family below.
-        left = x + MATRIX_TIMES.index(row["times"]) * wide
+        left = x + MATRIX_LENGTH_FACTORS.index(row["times"]) * wide
         for top, share in ((y, row["uniform"]), (y + high, row["worst"])):
             if share is not None:
                 patch_options = {"facecolor": matplotlib.colormaps["Blues"](0.08 + 0.72 * share), "edgecolor": "white"}
@@ -239,7 +239,7 @@ def draw_matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
-    sizes = [{max(row["sizes"]) for row in rows if row["times"] == times} for times in MATRIX_TIMES]
+    sizes = [{max(row["sizes"]) for row in rows if row["times"] == times} for times in MATRIX_LENGTH_FACTORS]
     seeds, sizes_text = _format_span({row["seeds"] for row in rows}), " · ".join(map(_format_span, filter(None, sizes)))
     caption = (
         f"in each cell, uniform problems above, the worst family below; seeds: {seeds}; hatched: a seed is not fitted\n"

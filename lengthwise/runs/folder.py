@@ -57,12 +57,12 @@ from lengthwise.base.files import (
     write_json,
 )
 from lengthwise.base.results import InquiryOutline, RunOutline
-from lengthwise.base.schemas import ROWS, AboutFile
+from lengthwise.base.schemas import ROW_SCHEMAS, AboutFile
 
 DIVERGED = "diverged"  # the verdict on a run whose loss became NaN or infinite
-OPERATIONS = ".operations.json"
-SHIPPED = Path(__file__).parents[1] / "weights"
-_State = tuple[int, int, int]  # a file's size, inode and time of change, which show if it was written to or replaced
+OPERATIONS_FILE = ".operations.json"
+SHIPPED_FOLDER = Path(__file__).parents[1] / "weights"
+_FileState = tuple[int, int, int]  # a file's size, inode and time of change: they differ after any change to the file
 
 
 def get_runs_folder() -> Path:
@@ -106,7 +106,7 @@ def find_inquiry(name: str | Path) -> Path | None:
 
 def list_shipped_weights() -> list[str]:
     """Return the names of the shipped weights, which come with the package."""
-    return sorted(path.parent.name for path in SHIPPED.glob("*/config.json"))
+    return sorted(path.parent.name for path in SHIPPED_FOLDER.glob("*/config.json"))
 
 
 class Folder:
@@ -116,7 +116,7 @@ class Folder:
         self.folder = folder
         # Called with the name and the rows after each append.
         self.listeners: list[Callable[[str, Sequence[dict[str, Any]]], None]] = []
-        self._cache: dict[str, tuple[_State, list[dict[str, Any]]]] = {}  # by name: a file's state and its rows
+        self._cache: dict[str, tuple[_FileState, list[dict[str, Any]]]] = {}  # by name: a file's state and its rows
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.folder)!r})"
@@ -130,10 +130,10 @@ class Folder:
         except ValueError:  # JSON has neither infinity nor NaN
             raise UsageError(f"{path}: a measured number is not finite: do the weights hold NaN?") from None
         with translate_disk_errors(self.folder):
-            before = _file_state(path)
+            before = _read_file_state(path)
             append(path, text)
         cached_state, cached_rows = self._cache.get(name, (None, []))
-        state = _file_state(path)
+        state = _read_file_state(path)
         # A map of thousands of cells is appended row by row: do not read the whole file again for each.
         if before and state and before == cached_state and state[0] == before[0] + len(text):
             self._cache[name] = state, [*cached_rows, *map(json.loads, text.splitlines())]
@@ -152,9 +152,9 @@ class Folder:
         row that does not fit its schema, or that does not have one size per axis of the task."""
         path = self.folder / f"{name}.jsonl"
         try:
-            state = _file_state(path)
+            state = _read_file_state(path)
             if state and (name not in self._cache or self._cache[name][0] != state):
-                rows = read_rows(ROWS[name], path)
+                rows = read_rows(ROW_SCHEMAS[name], path)
                 check_axes(rows, self.axes, f"{path}: line")
                 self._cache[name] = state, rows
             return [*self._cache[name][1]] if state else []
@@ -202,7 +202,7 @@ class Folder:
         self._cache.clear()
 
 
-def _file_state(path: Path) -> _State | None:
+def _read_file_state(path: Path) -> _FileState | None:
     """Return a file's size, inode and time of change; None if there is no such file."""
     try:
         state = path.stat()
@@ -233,13 +233,13 @@ class RunFolder(Folder):
 
     @property
     def continue_advice(self) -> str:
-        """Advice on how to continue the training of this run, as error messages give it."""
+        """Advice, for error messages, on how to continue the training of this run."""
         is_among_runs = self.folder.resolve().parent == get_runs_folder().resolve()
         return f"`lengthwise train {self.folder}` continues it" if is_among_runs else "repeat the call that trained it"
 
     @property
     def measure_advice(self) -> str:
-        """Advice on how to get scores of this run, which has none, as error messages give it."""
+        """Advice, for error messages, on how to get scores of this run, which has none."""
         if self.done or self.diverged:
             return "`lengthwise evaluate RUN` measures a run"
         return f"its training has not ended; {self.continue_advice}"
@@ -261,7 +261,7 @@ class RunFolder(Folder):
     def diverged(self) -> bool:
         """True if the loss became NaN or infinite in training."""
         verdict = read_json_object(self.failure_file).get("verdict") if self.failure_file.exists() else None
-        return bool(self._about().get("diverged")) or verdict == DIVERGED
+        return bool(self._read_about().get("diverged")) or verdict == DIVERGED
 
     @property
     def is_run(self) -> bool:
@@ -276,7 +276,7 @@ class RunFolder(Folder):
     @cached_property
     def outline(self) -> RunOutline:
         """The facts of the recipe that a report shows, from about.json once the run is done."""
-        if stored := self._about().get("outline"):
+        if stored := self._read_about().get("outline"):
             return self._validate(RunOutline, stored, "outline")
         # For unfinished runs and earlier versions' folders, compute it from the recipe, which imports torch.
         from lengthwise.experiment.recipe import Recipe, build_outline
@@ -290,7 +290,7 @@ class RunFolder(Folder):
     def about(self) -> dict[str, Any]:
         """Return versions, commit, device and time of a finished run, from about.json; empty if training has not ended.
         Raises UsageError if the file is damaged."""
-        about = {name: value for name, value in self._about().items() if name != "outline"}
+        about = {name: value for name, value in self._read_about().items() if name != "outline"}
         return self._validate(AboutFile, about, "it") if about else {}
 
     def _validate(self, kind: Any, value: Any, location: str) -> Any:
@@ -304,7 +304,7 @@ class RunFolder(Folder):
         """Write about.json: versions, commit, device and time, and the recipe's outline."""
         write_json(self.folder / "about.json", about | {"outline": fields.encode(self.outline)})
 
-    def _about(self) -> dict[str, Any]:
+    def _read_about(self) -> dict[str, Any]:
         path = self.folder / "about.json"
         return read_json_object(path) if path.exists() else {}
 
@@ -320,15 +320,15 @@ class InquiryFolder(Folder):
 
     def config(self) -> dict[str, Any]:
         """Return the inquiry as plain values. Raises UsageError if it cannot be read."""
-        return {name: value for name, value in self._inquiry_fields().items() if name != "outline"}
+        return {name: value for name, value in self._read_inquiry().items() if name != "outline"}
 
     @cached_property
     def outline(self) -> InquiryOutline:
         """The facts of the inquiry that a report shows. Raises UsageError if an earlier version wrote the folder."""
         path = f"{self.folder / 'asked.json'}: outline"
-        return fields.decode(InquiryOutline, self._inquiry_fields().get("outline"), path)
+        return fields.decode(InquiryOutline, self._read_inquiry().get("outline"), path)
 
-    def _inquiry_fields(self) -> dict[str, Any]:
+    def _read_inquiry(self) -> dict[str, Any]:
         return read_json_object(self.folder / "asked.json")
 
 
@@ -339,7 +339,7 @@ def read_operations() -> dict[str, float]:
     """Return the cached operations per training step of recipes, by ``seedless_id``; empty if another version measured
     them."""
     try:
-        cached = read_json_object(get_runs_folder() / OPERATIONS)
+        cached = read_json_object(get_runs_folder() / OPERATIONS_FILE)
         operations = cached.get("operations") if cached.get("lengthwise") == __version__ else {}
         return fields.decode(dict[str, float], operations)
     except UsageError:  # no file, or a damaged one
@@ -353,4 +353,4 @@ def cache_operations(operations: Mapping[str, float]) -> None:
         return
     with suppress(UsageError):
         operations = read_operations() | {**operations}
-        write_json(get_runs_folder() / OPERATIONS, {"lengthwise": __version__, "operations": operations})
+        write_json(get_runs_folder() / OPERATIONS_FILE, {"lengthwise": __version__, "operations": operations})

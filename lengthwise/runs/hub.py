@@ -20,12 +20,12 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import import_library
 from lengthwise.base.files import read_bytes, remove, write
 
-PREFIX = "hf:"
+HUB_PREFIX = "hf:"
 REQUIRED_FILES = ("config.json", "model.safetensors")
 FILES = (*REQUIRED_FILES, "about.json", "scores.jsonl")
 MAX_FILE_BYTES = 2 * 10**9  # maximum size of a file: about a thousand times the shipped weights
-NAME = r"[A-Za-z0-9][\w.-]{0,95}"
-STATUSES = {
+NAME_PATTERN = r"[A-Za-z0-9][\w.-]{0,95}"
+STATUS_TEXTS = {
     401: "the Hub does not know this token; set HF_TOKEN to another",
     403: "this token does not allow access",
     429: "too many requests to the Hub; try again in a few minutes",
@@ -39,12 +39,12 @@ class HubAddress(NamedTuple):
     revision: str | None = None  # a commit, branch or tag; None: the latest of the main branch
 
     def __str__(self) -> str:
-        return f"{PREFIX}{self.repository}" + (f"@{self.revision}" if self.revision else "")
+        return f"{HUB_PREFIX}{self.repository}" + (f"@{self.revision}" if self.revision else "")
 
 
 def parse_address(text: str) -> HubAddress:
     """Parse the address ``hf:user/name`` or ``hf:user/name@revision``. Raises UsageError if its form is wrong."""
-    match = re.fullmatch(rf"(?:{PREFIX})?({NAME}/{NAME})(?:@([\w./-]{{1,200}}))?", text)
+    match = re.fullmatch(rf"(?:{HUB_PREFIX})?({NAME_PATTERN}/{NAME_PATTERN})(?:@([\w./-]{{1,200}}))?", text)
     if not match:
         raise UsageError(f"{text}: a repository on the Hub is written hf:user/name or hf:user/name@revision")
     return HubAddress(match[1], match[2])
@@ -58,7 +58,7 @@ def download_weights(text: str) -> Path:
     endpoint = os.environ.get("HF_ENDPOINT")
     with _silence_progress(), _translate_errors(address):
         digests: dict[str, str] = {}  # by file; empty if the Hub cannot be reached
-        with suppress(ConnectionError, *_http_errors()[1:]):
+        with suppress(ConnectionError, *_list_http_errors()[1:]):
             api = hub.HfApi(endpoint=endpoint)
             info = api.model_info(address.repository, revision=address.revision, files_metadata=True)
             files = {file.rfilename: file for file in info.siblings or [] if file.rfilename in FILES}
@@ -136,16 +136,16 @@ def _translate_errors(address: HubAddress) -> Iterator[None]:
         raise UsageError(f"{address}: there is no such repository; if it is private, set HF_TOKEN") from None
     except errors.HfHubHTTPError as error:
         status = getattr(getattr(error, "response", None), "status_code", 0)
-        raise UsageError(f"{address}: {STATUSES.get(status, f'the Hub answered with status {status}')}") from None
-    except (errors.LocalEntryNotFoundError, ConnectionError, *_http_errors()[1:]):
+        raise UsageError(f"{address}: {STATUS_TEXTS.get(status, f'the Hub answered with status {status}')}") from None
+    except (errors.LocalEntryNotFoundError, ConnectionError, *_list_http_errors()[1:]):
         raise UsageError(f"{address}: the Hub cannot be reached, and the cache has no whole copy") from None
     except UsageError:
         raise
-    except (OSError, ValueError, _http_errors()[0]) as error:
+    except (OSError, ValueError, _list_http_errors()[0]) as error:
         raise UsageError(f"{address}: the connection to the Hub failed ({type(error).__name__}); try again") from None
 
 
-def _http_errors() -> tuple[type[Exception], ...]:
+def _list_http_errors() -> tuple[type[Exception], ...]:
     """Return the error classes of the HTTP library that huggingface_hub uses: any transport error, failed connections
     and timeouts."""
     library = getattr(import_library("huggingface_hub.utils._http", "hub"), "httpx2", None)

@@ -38,7 +38,7 @@ from lengthwise.experiment.recipe import Recipe, build_outline, is_shipped_recip
 from lengthwise.experiment.resources import estimate_model, get_available_memory
 from lengthwise.models import Model, get_device
 from lengthwise.runs.folder import (
-    SHIPPED,
+    SHIPPED_FOLDER,
     RunFolder,
     check_is_run,
     find_run,
@@ -46,7 +46,7 @@ from lengthwise.runs.folder import (
     list_shipped_weights,
     require_run,
 )
-from lengthwise.runs.hub import PREFIX, download_weights, parse_address
+from lengthwise.runs.hub import HUB_PREFIX, download_weights, parse_address
 
 FINAL_FILE = "final.pt"  # the final training state, from which another run can start
 CODE_FILE = "code.json"  # hashes of the user-defined classes that a run was trained with
@@ -114,12 +114,12 @@ def find_weights_folder(weights: str | Path) -> Path:
     Raises UsageError if there is no such folder."""
     if not isinstance(weights, (str, Path)):
         raise UsageError(f"name weights by a folder or a name, not by {quote_value(weights)}")
-    if str(weights).startswith(PREFIX):
+    if str(weights).startswith(HUB_PREFIX):
         return download_weights(str(weights))
     if folder := find_run(weights):
         return folder
     if str(weights) in list_shipped_weights():
-        return SHIPPED / str(weights)
+        return SHIPPED_FOLDER / str(weights)
     pattern = f"{re.escape(str(weights))}-[0-9a-f]{{10}}"
     # Unlike Path.glob, glob ignores folders that cannot be read.
     names = (Path(found).parent.name for found in glob("*/config.json", root_dir=get_runs_folder()))
@@ -133,9 +133,9 @@ def find_weights_folder(weights: str | Path) -> Path:
 
 
 def get_weights_name(weights: str | Path, folder: Path) -> str:
-    """Return the name of weights: their repository on the Hub, whose folders are named after commits, or else the name
-    of their folder."""
-    is_address = str(weights).startswith(PREFIX)
+    """Return the name of weights: the name of their folder or, for weights from the Hub, whose folders are named after
+    commits, the repository."""
+    is_address = str(weights).startswith(HUB_PREFIX)
     return parse_address(str(weights)).repository if is_address else remove_controls(folder.resolve().name)
 
 
@@ -261,8 +261,8 @@ class Run(RunFolder):
         return list_differing_classes(validate(dict[str, str], read_json_object(path), str(path)), hashes)
 
     def count_measured_problems(self, seed: int = 0) -> dict[tuple[tuple[int, ...], str, str], int]:
-        """Return the largest number of problems of a score, by sizes, kind of problems and stopping rule. Scores of
-        another ``seed``, and of families that were measured by name, are ignored."""
+        """Return the largest number of problems that a score counts, by sizes, kind of problems and stopping rule.
+        Scores of another ``seed``, and of families that were measured by name, are ignored."""
         counts: dict[tuple[tuple[int, ...], str, str], int] = {}
         for row in self.rows("scores"):
             if row.get("seed") == seed and row.get("family") != "alone":

@@ -19,12 +19,12 @@ from lengthwise.base.ranges import Whole
 from lengthwise.base.score_rows import Row, format_size
 from lengthwise.runs.folder import RunFolder
 
-PROJECT = "lengthwise"
-KINDS = ("metrics", "scores")  # kinds of rows, in chronological order
+PROJECT_NAME = "lengthwise"
+ROW_KINDS = ("metrics", "scores")  # kinds of rows, in chronological order
 
 
 class TensorBoard:
-    """Writes event files into the run's folder, which ``tensorboard --logdir runs`` shows."""
+    """Writes event files into the run's folder; ``tensorboard --logdir runs`` shows them."""
 
     def __init__(self, run: RunFolder) -> None:
         self.writer = import_library("tensorboard.summary", "tensorboard").Writer(str(run.folder / "tensorboard"))
@@ -46,7 +46,7 @@ class Wandb:
         mode = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
         settings = wandb.Settings(silent=True, console="off", x_disable_stats=True, disable_git=True, disable_code=True)
         options: Row = {"id": run.folder.name, "name": run.folder.name, "config": run.config(), "dir": str(run.folder)}
-        self.run = wandb.init(project=PROJECT, mode=mode, resume="allow", settings=settings, **options)
+        self.run = wandb.init(project=PROJECT_NAME, mode=mode, resume="allow", settings=settings, **options)
         for axis, names in (("step", "*"), ("size", "exact match/*")):
             self.run.define_metric(names, step_metric=axis)
 
@@ -63,7 +63,7 @@ class Trackio:
     def __init__(self, run: RunFolder) -> None:
         self.library = import_library("trackio", "trackio")
         options: Row = {"resume": "allow", "embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
-        self.run = self.library.init(project=PROJECT, name=run.folder.name, config=run.config(), **options)
+        self.run = self.library.init(project=PROJECT_NAME, name=run.folder.name, config=run.config(), **options)
 
     def log(self, axis: str, axis_value: int, values: dict[str, float]) -> None:
         self.run.log(values, step=axis_value)
@@ -90,7 +90,7 @@ class Tracker:
 
     def send_rows(self, kind: str, rows: Sequence[Row]) -> None:
         """Send rows that were just appended to the run's file of this kind, and earlier rows that were never sent."""
-        if kind not in KINDS or self.failed:
+        if kind not in ROW_KINDS or self.failed:
             return
         with self._ignore_errors():
             if kind not in self.seen_counts:
@@ -109,7 +109,7 @@ class Tracker:
         self.sent_counts[kind] = self.seen_counts[kind]
         write_json(self.ledger, self.sent_counts)  # first: a process killed here skips a row, never sends one twice
         axis, axis_value = ("size", max(row["sizes"])) if kind == "scores" else ("step", row["step"])
-        values = _format_score_name(row, self.run) if kind == "scores" else dict(_flatten_numbers(row))
+        values = _label_score(row, self.run) if kind == "scores" else dict(_flatten_numbers(row))
         if not values:
             return
         try:
@@ -121,7 +121,7 @@ class Tracker:
 
     def close(self) -> None:
         """Send rows that were never sent, and close the connection."""
-        for kind in KINDS:
+        for kind in ROW_KINDS:
             if kind not in self.seen_counts:
                 self.send_rows(kind, ())
         if self.client:
@@ -130,7 +130,7 @@ class Tracker:
 
     @contextmanager
     def _ignore_errors(self) -> Iterator[None]:
-        """Let a library's error in a ``with`` block end only the tracking, and suppress its prints."""
+        """End only the tracking, not the program, at an error in a ``with`` block; suppress the library's prints."""
         try:
             with redirect_stdout(StringIO()):
                 yield
@@ -171,7 +171,7 @@ def _flatten_numbers(row: Row, path: str = "") -> Iterator[tuple[str, float]]:
             yield path + name, float(value)
 
 
-def _format_score_name(row: Row, run: RunFolder) -> dict[str, float]:
+def _label_score(row: Row, run: RunFolder) -> dict[str, float]:
     """Return a score's exact match under a name such as ``exact match/uniform``. The name includes the stopping rule if
     it is not the recipe's, and the sizes if they differ between axes."""
     name = "exact match/" + row["problems"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lengthwise.base.fields import validate_arguments
-from lengthwise.base.results import MATRIX_TIMES
+from lengthwise.base.results import MATRIX_LENGTH_FACTORS
 from lengthwise.experiment.study import Panel, Study, check_unique
 from lengthwise.recipes.formal import ARCHITECTURES, TASKS, Scale, formal_recipe
 
@@ -29,7 +29,7 @@ def formal(tasks: str = "all", methods: str = "all", scale: Scale = "cpu") -> St
         )
         top = recipes[0].lengths.top
         title = TITLES.get(task, task.replace("-", " ").capitalize()) + f", trained on up to {top}"
-        sizes = tuple(round(times * top) for times in MATRIX_TIMES)
+        sizes = tuple(round(times * top) for times in MATRIX_LENGTH_FACTORS)
         panels.append(Panel(title, recipes, sizes, far_families=True, highlight=recipes[-1].name, name=task))
     note = "1,000 steps at the cpu scale, 10,000 at paper, 30,000 at long; widths and curriculum are the same for all."
     return Study("Formal languages", tuple(panels), note, samples=200, matrix=True)

@@ -15,7 +15,7 @@ from lengthwise.base.files import format_error
 from lengthwise.experiment.recipe import Parent, Recipe
 from lengthwise.models.external import read_tensor_bytes
 from lengthwise.runs.folder import RunFolder, get_runs_folder, list_shipped_weights
-from lengthwise.runs.hub import PREFIX
+from lengthwise.runs.hub import HUB_PREFIX
 from lengthwise.runs.run import FINAL_FILE, Run, find_weights_folder, load, read_recipe
 
 
@@ -41,7 +41,7 @@ def continue_from(run: str | Path, recipe: Recipe) -> Recipe:
         recipe.build().load_state_dict(provided["model"])
     except (RuntimeError, KeyError, AttributeError, TypeError) as error:
         raise UsageError(f"{run}: its weights do not fit this recipe's model ({format_error(error)})") from None
-    if str(run).startswith(PREFIX) or str(run) in list_shipped_weights():
+    if str(run).startswith(HUB_PREFIX) or str(run) in list_shipped_weights():
         name = str(run)
     else:
         name = folder.name if folder.resolve().parent == get_runs_folder().resolve() else str(folder.resolve())

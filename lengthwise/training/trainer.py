@@ -23,7 +23,7 @@ from lengthwise.base.types import Batch, Loss, validate_loss
 from lengthwise.evaluation import causality, scores
 from lengthwise.experiment import data
 from lengthwise.experiment.lengths import Growing, Mastery
-from lengthwise.experiment.own_code import guard_foreign_code, runs_foreign_code, wrap_user_errors
+from lengthwise.experiment.own_code import guard_foreign_code, has_foreign_code, wrap_user_errors
 from lengthwise.experiment.recipe import Parent, Recipe
 from lengthwise.experiment.resources import TRAINING_NUMBERS, count_parameters, estimate_model, is_small_model
 from lengthwise.experiment.source import Finite, Fresh
@@ -85,7 +85,7 @@ class Trainer:
         self.resumptions: list[dict[str, Any]] = []  # the step of each resumption, and the settings that had changed
         self.validator = Validator(recipe)
         # Steps seed torch's global generators, for dropout; a user's code may draw from Python's too.
-        foreign = runs_foreign_code(recipe, self.model)
+        foreign = has_foreign_code(recipe, self.model)
         self.protect_generators = partial(guard_foreign_code, recipe) if foreign else rng.borrow_torch_generators
         self.spent = {"wall_s": 0.0, "cpu_s": 0.0}  # seconds of earlier calls for this run
         self.clock = Clock()
@@ -239,7 +239,7 @@ class Trainer:
         (step, loss), recipe = self.last_report, self.recipe
         before = f"the last finite loss was {loss:.4g} at step {step}" if step else "none was finite before"
         advice = f"try a lower optimizer.rate than {recipe.optimizer.rate:g}" + ("" if recipe.clip else ", or clip=1")
-        if not step and runs_foreign_code(recipe, self.model):
+        if not step and has_foreign_code(recipe, self.model):
             advice = f"look for NaN and infinity in your own code, or {advice}"
         raise Diverged(f"{recipe.name}: the loss is not finite at step {self.step}; {before}; {advice}")
 

@@ -37,7 +37,7 @@ RECIPE = lw.Recipe(
     steps=10,
 )
 
-PARTS = ("task", "layout", "lengths", "loops", "model", "objective", "optimizer", "schedule", "stopping", "watch")
+PART_FIELDS = ("task", "layout", "lengths", "loops", "model", "objective", "optimizer", "schedule", "stopping", "watch")
 
 # To JSON and back
 
@@ -49,10 +49,10 @@ def test_recipes_are_restored_from_json_and_from_text():
     for recipe in recipes:
         back = lw.Recipe.read(recipe.json())
         assert back == recipe and back.id == recipe.id
-        changes = format_changed_fields(recipe) + [(name, repr(getattr(recipe, name))) for name in PARTS]
-        changes += [(name, format_part(getattr(recipe, name))) for name in PARTS]
+        changes = format_changed_fields(recipe) + [(name, repr(getattr(recipe, name))) for name in PART_FIELDS]
+        changes += [(name, format_part(getattr(recipe, name))) for name in PART_FIELDS]
         assert all(override(recipe, [f"{name}={text}"]) == recipe for name, text in changes)
-        for part in (getattr(recipe, name) for name in PARTS):
+        for part in (getattr(recipe, name) for name in PART_FIELDS):
             assert decode(type(part), identity_fields(part)) == part
     assert len({recipe.id for recipe in recipes}) == len(recipes)
     assert identity_fields(lw.AdamW()) == {"kind": "AdamW"}
@@ -132,7 +132,7 @@ def test_a_misspelt_field_gets_a_suggestion():
         RECIPE.change(["step=3"])
 
 
-WRONG = [
+WRONG_CHANGES = [
     ("lengths=8", r"lengths: 8 is not one of: Curriculum, .*; lengths\.FIELD=VALUE changes one of its fields"),
     ("model.widht=3", r"model\.widht: there is no such field; Transformer has: width, .*did you mean width\?"),
     ("model=Transfomer", r"model: 'Transfomer' is not one of: .*Transformer.*did you mean Transformer\?"),
@@ -192,7 +192,7 @@ def test_literals_and_words_with_dashes_are_parsed(text, expected):
     assert parse_literal(text) == expected
 
 
-@pytest.mark.parametrize(("change", "message"), WRONG, ids=[change[:40] for change, _ in WRONG])
+@pytest.mark.parametrize(("change", "message"), WRONG_CHANGES, ids=[change[:40] for change, _ in WRONG_CHANGES])
 def test_wrong_changes_are_refused_in_one_line(change, message):
     with pytest.raises(lw.UsageError, match=message) as error:
         override(RECIPE, [change])
@@ -214,21 +214,21 @@ def test_invalid_json_and_invalid_numbers_are_refused():
 
 # Any input gives a value or a UsageError
 
-JSON = st.recursive(
+JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["RoPE", "Copy"]),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
     max_leaves=5,
 )  # fmt: skip
-PLACES = [(f.name,) for f in dataclasses.fields(lw.Recipe)] + [
-    (part, f.name) for part in PARTS for f in dataclasses.fields(getattr(RECIPE, part))
+FIELD_PATHS = [(f.name,) for f in dataclasses.fields(lw.Recipe)] + [
+    (part, f.name) for part in PART_FIELDS for f in dataclasses.fields(getattr(RECIPE, part))
 ]
 
 
 @settings(max_examples=200 if LONG else 50)
-@given(st.sampled_from(PLACES), JSON)
-def test_any_json_in_any_field_gives_a_recipe_or_a_usage_error(position, value):
+@given(st.sampled_from(FIELD_PATHS), JSON_VALUES)
+def test_any_json_in_any_field_gives_a_recipe_or_a_usage_error(field_path, value):
     tree = encode(RECIPE)
-    *parents, last = position
+    *parents, last = field_path
     inner = tree[parents[0]] if parents else tree
     inner[last] = value
     try:
@@ -249,7 +249,7 @@ def test_any_text_gives_plain_values_or_a_usage_error(text):
     assert json.loads(json.dumps(value)) == value or not math.isfinite(value)
 
 
-CODE = [
+CODE_EXPRESSIONS = [
     "__import__('pathlib').Path('SEEN').touch()",
     "exec(\"open('SEEN', 'w')\")",
     "open('SEEN', 'w')",
@@ -266,10 +266,10 @@ CODE = [
 
 def test_code_in_texts_and_files_is_never_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for change in (f"{name}={code}" for name in ("steps", "layout", "model.width") for code in CODE):
+    for change in (f"{name}={code}" for name in ("steps", "layout", "model.width") for code in CODE_EXPRESSIONS):
         with pytest.raises(lw.UsageError):
             override(RECIPE, [change])
-    kinds = ["open", "os.system", "builtins.open", "pathlib.Path", "__import__", "Popen", *CODE[:3]]
+    kinds = ["open", "os.system", "builtins.open", "pathlib.Path", "__import__", "Popen", *CODE_EXPRESSIONS[:3]]
     for fields in ({}, {"file": "SEEN", "mode": "w"}, {"args": ["touch", "SEEN"]}):
         for part in ({"kind": kind} | fields for kind in kinds):
             for tree in (encode(RECIPE) | {"layout": part}, part):

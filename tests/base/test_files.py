@@ -28,14 +28,14 @@ from lengthwise.verify.verification import read_record as read_verification
 from lengthwise.viewer.document import write_page
 
 RECIPE = lw.find("looped-parity", *fuzz.SHORT_CHANGES, *fuzz.SMALL_CHANGES)
-ROW = {"task": "parity", "weights": "w", "stopping": "MaxConfidence(extra=1)", "problems": "uniform", "sizes": [2],
-       "count": 9, "exact": 1.0, "token_accuracy": 1.0, "loops": 2.0, "low": 0.7, "high": 1.0}  # fmt: skip
+SCORE_ROW = {"task": "parity", "weights": "w", "stopping": "MaxConfidence(extra=1)", "problems": "uniform", "count": 9,
+             "sizes": [2], "exact": 1.0, "token_accuracy": 1.0, "loops": 2.0, "low": 0.7, "high": 1.0}  # fmt: skip
 
 
 def build_run(folder):
     """Build a run with rows, without training."""
     run = Run.of(RECIPE, folder)
-    run.append("scores", ROW)
+    run.append("scores", SCORE_ROW)
     run.append("metrics", {"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.4})
     return run
 
@@ -68,10 +68,10 @@ def write_report(folder):
         publish([RunFolder(folder.parent / "run")], folder)
 
 
-RESULTS = ("runs.json", "scores.csv", "metrics.csv", "card.json", "figures.json", "lengths.png")
+RESULT_FILES = ("runs.json", "scores.csv", "metrics.csv", "card.json", "figures.json", "lengths.png")
 # Every file that the package writes, and a function that writes it into a folder.
 WRITERS = {
-    **{f"{name}.jsonl": lambda folder, name=name: RunFolder(folder).append(name, ROW)
+    **{f"{name}.jsonl": lambda folder, name=name: RunFolder(folder).append(name, SCORE_ROW)
        for name in ("scores", "metrics", "depth", "anatomy", "replies")},
     "config.json": lambda folder: save_weights(folder, RECIPE, {}),
     "model.safetensors": lambda folder: save_weights(folder, RECIPE, {}),
@@ -86,7 +86,7 @@ WRITERS = {
     "asked.json": lambda folder: InquiryRun.of(Inquiry("http://x/v1", "m", RECIPE.task, "Well?"), folder),
     "sweep.json": lambda folder: _record_sweep(folder, "{}"),
     "optuna.log": write_search_log,
-    **dict.fromkeys(RESULTS, write_report),
+    **dict.fromkeys(RESULT_FILES, write_report),
     "distribution.json": lambda folder: publish_distribution({1: 2}, folder / "distribution"),
     "trials.csv": lambda folder: write_csv(folder / "trials.csv", [{"a": 1}]),
     "page.html": lambda folder: write_page(str(folder / "page.html"), "page"),
@@ -130,7 +130,7 @@ def test_no_writer_follows_a_link(name, make_link, outside_folder, tmp_path, mon
     assert read_files(outside_folder) == before and {*outside_folder.iterdir()} == {outside_folder / "file"}
 
 
-def run_failing(*words):
+def run_failing_command(*words):
     """Run a command that must fail, and return its one line of error; on a busy machine, progress comes first."""
     done = command(*map(str, words))
     *progress, error = done.stderr.splitlines()
@@ -146,7 +146,7 @@ def test_a_folder_that_the_user_names_may_be_a_link(tmp_path, monkeypatch):
     run = build_run(None)
     (tmp_path / "run").symlink_to(run.folder)
     with run.lock(), RunFolder(tmp_path / "run").lock():
-        build_run(tmp_path / "run").append_new("scores", ROW)
+        build_run(tmp_path / "run").append_new("scores", SCORE_ROW)
     assert len(run.rows("scores")) == 2 and run.folder.parent.resolve() == tmp_path / "disk"
 
 
@@ -215,7 +215,7 @@ def test_a_file_that_is_too_large_is_refused_at_once(name, tmp_path):
         acts[name]()
     if name == "scores.jsonl":
         with pytest.raises(lw.UsageError, match="too large"):
-            run.append("scores", ROW)
+            run.append("scores", SCORE_ROW)
     assert time.monotonic() - begun < 5
 
 
@@ -223,7 +223,7 @@ def test_recipes_and_records_that_are_too_large_are_refused(tmp_path):
     path = tmp_path / "recipe.json"
     path.touch()
     os.truncate(path, 2 * 10**12)
-    assert "too large" in run_failing("train", path)
+    assert "too large" in run_failing_command("train", path)
     with pytest.raises(lw.UsageError, match="too large"):
         read_verification(path)
 
@@ -244,11 +244,11 @@ def test_a_row_with_too_many_sizes_is_refused_in_one_line(name, copied_run, tmp_
         calls += [["evaluate", copied_run, "--lengths", "2", "--samples", "4", "--quiet"]]
     wanted = f"{name}.jsonl: line {len(lines)}: sizes must be 1 (length), not 2; delete that line"
     for words in calls:
-        assert wanted in run_failing(*words)
+        assert wanted in run_failing_command(*words)
     publish([build_run(tmp_path / "run")], tmp_path / "results")
     path = tmp_path / "results" / "scores.csv"
     path.write_text(path.read_text().replace(",2,9,", ",2x2,9,"))
-    message = run_failing("report", tmp_path / "results", "--out", tmp_path / "out")
+    message = run_failing_command("report", tmp_path / "results", "--out", tmp_path / "out")
     assert "scores: row 1: sizes must be 1 (length), not 2" in message
 
 

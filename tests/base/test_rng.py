@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from lengthwise.base.rng import derive_seed, seed_torch, stream
 
-PARTS = st.one_of(st.integers(), st.text('ab12," é', max_size=5))
-PATHS = st.tuples(st.integers(), st.lists(PARTS, max_size=3))
+PATH_PARTS = st.one_of(st.integers(), st.text('ab12," é', max_size=5))
+SEEDS_AND_PATHS = st.tuples(st.integers(), st.lists(PATH_PARTS, max_size=3))
 
 
-@given(st.lists(PATHS, min_size=2, max_size=8, unique_by=repr))
+@given(st.lists(SEEDS_AND_PATHS, min_size=2, max_size=8, unique_by=repr))
 def test_derived_seeds_differ_if_paths_differ(paths):
     """Derived seeds differ even if the parts of two paths are equal when joined or converted to text."""
     assert len({derive_seed(seed, *path) for seed, path in paths}) == len(paths)
@@ -18,7 +18,7 @@ def test_derived_seeds_differ_if_paths_differ(paths):
     assert len({derive_seed(0, *path) for path in alike}) == len(alike)
 
 
-@given(PATHS)
+@given(SEEDS_AND_PATHS)
 def test_a_path_gives_a_valid_seed_and_a_repeatable_stream(path):
     seed, parts = path
     assert 0 <= derive_seed(seed, *parts) < 2**63
@@ -29,7 +29,7 @@ def test_a_path_gives_a_valid_seed_and_a_repeatable_stream(path):
 
 
 def test_seeds_do_not_change_between_processes_and_versions():
-    """Derived seeds equal recorded values; another hash would give every stored result other data."""
+    """Derived seeds equal recorded values: with another hash, stored results could not be reproduced."""
     assert derive_seed(7, "train", 3) == 7079135513121737800
     assert derive_seed(0, "é", 'a"b') == 4019919809146634195
 

@@ -1,4 +1,4 @@
-"""Training in threads of one process gives each run the weights it has alone."""
+"""Training several runs in threads of one process gives each run the same weights as training alone."""
 
 import random
 import sys
@@ -19,7 +19,6 @@ from lengthwise.training.arithmetic import computation_settings
 from lengthwise.training.loop import train
 
 pytestmark = pytest.mark.usefixtures("no_type_checks")
-COUNT = 4
 
 
 @dataclass(frozen=True)
@@ -35,13 +34,13 @@ class DropoutSpec(lw.ModelSpec):
         return Module(nn.Embedding(len(reads), 8), nn.Dropout(0.3), nn.Linear(8, len(writes)))
 
 
-DROPPING = replace(PLAIN, model=replace(MODEL, dropout=0.3), steps=8)
-NEXT_TOKEN = replace(DROPPING, layout=lw.NextToken(), loops=lw.Constant(1))
+DROPOUT_RECIPE = replace(PLAIN, model=replace(MODEL, dropout=0.3), steps=8)
+NEXT_TOKEN_RECIPE = replace(DROPOUT_RECIPE, layout=lw.NextToken(), loops=lw.Constant(1))
 RECIPES = [
-    DROPPING,
-    replace(DROPPING, seed=1, watch=lw.Watch(every=5, sizes=(2,), count=4)),
-    replace(NEXT_TOKEN, model=lw.LSTM(width=4, hidden=4, layers=2, dropout=0.3)),
-    replace(NEXT_TOKEN, model=DropoutSpec()),
+    DROPOUT_RECIPE,
+    replace(DROPOUT_RECIPE, seed=1, watch=lw.Watch(every=5, sizes=(2,), count=4)),
+    replace(NEXT_TOKEN_RECIPE, model=lw.LSTM(width=4, hidden=4, layers=2, dropout=0.3)),
+    replace(NEXT_TOKEN_RECIPE, model=DropoutSpec()),
     replace(MASTERED, model=replace(MODEL, dropout=0.3), steps=8),
 ]
 
@@ -77,11 +76,11 @@ def test_training_in_threads_equals_training_alone(tmp_path, monkeypatch):
 
 
 def test_training_does_not_change_the_random_numbers_of_another_thread(tmp_path):
-    """Training in one thread does not change the numbers that another draws from the global generator between steps."""
+    """Training in one thread does not change the numbers that another thread draws from the global generator."""
     hold, go = threading.Event(), threading.Event()
 
     def train_two_steps():
-        one = trainer.Trainer(DROPPING, torch.device("cpu"))
+        one = trainer.Trainer(DROPOUT_RECIPE, torch.device("cpu"))
         one.advance()
         hold.set()
         assert go.wait(20)

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from lengthwise.base.types import UsageError, Vocab
 
-SYMBOLS = st.lists(st.text("0123456789ab+=$", min_size=1, max_size=2), min_size=1, max_size=12, unique=True)
+SYMBOL_LISTS = st.lists(st.text("0123456789ab+=$", min_size=1, max_size=2), min_size=1, max_size=12, unique=True)
 
 
-@given(SYMBOLS, st.data())
+@given(SYMBOL_LISTS, st.data())
 def test_decode_undoes_encode(symbols, data):
     vocab = Vocab(tuple(symbols))
     text = data.draw(st.lists(st.sampled_from(symbols), max_size=10))

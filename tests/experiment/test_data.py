@@ -36,17 +36,17 @@ def list_prompts(problems):
 
 
 @pytest.fixture(autouse=True)
-def small_chunks(monkeypatch):
+def use_small_chunks(monkeypatch):
     monkeypatch.setattr(data, "PROBLEMS_PER_CHUNK", 100)
-    data.fixed_set.cache_clear()
+    data.draw_fixed_set.cache_clear()
     yield
-    data.fixed_set.cache_clear()
+    data.draw_fixed_set.cache_clear()
 
 
-def draw_set(rows=500, seed=0, **changes):
-    data.fixed_set.cache_clear()
+def draw_small_set(rows=500, seed=0, **changes):
+    data.draw_fixed_set.cache_clear()
     recipe = replace(RECIPE, **changes)
-    return data.fixed_set(recipe.task, recipe.lengths, Finite(rows, seed))
+    return data.draw_fixed_set(recipe.task, recipe.lengths, Finite(rows, seed))
 
 
 def test_family_problems_use_base_puzzles_of_their_own_split(monkeypatch):
@@ -60,10 +60,10 @@ def test_family_problems_use_base_puzzles_of_their_own_split(monkeypatch):
 
 
 def test_a_larger_set_begins_with_the_smaller_and_another_seed_gives_another():
-    found = draw_set(2000)
+    found = draw_small_set(2000)
     whole = list_prompts(found)
-    assert len(whole) == 2000 == len(set(whole)) and list_prompts(draw_set(700)) == whole[:700]
-    assert len(set(list_prompts(draw_set(700, seed=1))) & set(whole)) < 100
+    assert len(whole) == 2000 == len(set(whole)) and list_prompts(draw_small_set(700)) == whole[:700]
+    assert len(set(list_prompts(draw_small_set(700, seed=1))) & set(whole)) < 100
     assert all(
         answer == lw.Addition().reference(prompt) for prompt, answer in prompts_and_answers(lw.Addition(), found)
     )
@@ -78,7 +78,7 @@ def test_a_set_is_drawn_in_chunks_without_duplicates():
         kept = list_prompts(drawn.take(Finite(1).mask_part("train", drawn)))
         wanted = list(dict.fromkeys([*wanted, *kept]))
         number += 1
-    assert list_prompts(draw_set(700, lengths=lw.Uniform(2))) == wanted[:700]
+    assert list_prompts(draw_small_set(700, lengths=lw.Uniform(2))) == wanted[:700]
 
 
 @pytest.mark.parametrize("count", [127, 128, 200, 40_000])
@@ -92,7 +92,7 @@ def test_tasks_may_have_any_number_of_symbols(count, monkeypatch):
         ids, vocab = inputs.tokens[inputs.padding_mask], recipe.layout.vocabs(recipe.task)[0]
         assert int(ids.min()) >= 0 and int(ids.max()) < len(vocab)
         assert len(data.draw_recipe_problems(recipe, 3, 5, seed=0)) == 5
-    problems = data.fixed_set(recipe.task, recipe.lengths, source)
+    problems = data.draw_fixed_set(recipe.task, recipe.lengths, source)
     first, last = problems.prompt[:, 0], problems.answer[torch.arange(300), problems.prompt_length - 1]
     assert torch.equal(first, last) and count - count // 20 < int(first.max()) < count
 
@@ -130,7 +130,7 @@ def test_parts_are_disjoint_and_complete():
 
 
 def test_test_and_validation_problems_are_in_no_training_set():
-    known = set(list_prompts(draw_set(1500, lengths=lw.Uniform(2))))
+    known = set(list_prompts(draw_small_set(1500, lengths=lw.Uniform(2))))
     recipe = replace(RECIPE, lengths=lw.Uniform(2), source=Finite(1500))
     tested = list_prompts(data.draw_recipe_problems(recipe, 2, 300, seed=0))
     watched = list_prompts(data.draw_recipe_problems(recipe, 2, 300, seed=0, step=7))
@@ -157,7 +157,7 @@ def test_a_user_s_source_keeps_its_test_problems_out_of_training(families):
     assert (data.draw_recipe_problems(recipe, 3, 50, seed=0).prompt[:, 0] % 2 == 0).all()
 
 
-MASKS = {
+MASKS_BY_MESSAGE = {
     "not NoneType": lambda problems: None,
     r"not torch.int64 of \(64,\)": lambda problems: torch.ones(len(problems), dtype=torch.long),
     r"must return torch.bool of \(64,\), not torch.bool of \(65,\)": lambda problems: torch.ones(65, dtype=torch.bool),
@@ -168,15 +168,15 @@ MASKS = {
 
 @dataclass(frozen=True)
 class _MaskSource(lw.Source):
-    """A source whose masks come from ``MASKS``."""
+    """A source whose masks come from ``MASKS_BY_MESSAGE``."""
 
     message: str
 
     def mask_part(self, purpose, problems):
-        return MASKS[self.message](problems)
+        return MASKS_BY_MESSAGE[self.message](problems)
 
 
-@pytest.mark.parametrize("message", MASKS)
+@pytest.mark.parametrize("message", MASKS_BY_MESSAGE)
 def test_a_source_s_mistakes_are_reported(message):
     with pytest.raises(lw.UsageError, match=message):
         data.draw_batch(replace(RECIPE, source=_MaskSource(message)), 0)
@@ -261,7 +261,7 @@ def test_natural_problems_are_drawn_and_measured_within_and_beyond_the_training_
 
 # Cutting positions that are not supervised
 
-CUT = [
+CUT_CASES = [
     (lw.Addition(10), lw.NextToken(), lw.Transformer(width=16, heads=2, layers=2)),
     (lw.Addition(10), lw.NextToken(2, framed=True), lw.LSTM(8, 8, 2, dropout=0.0)),
     (lw.Copy(5), lw.FullOutput(), lw.Transformer(width=16, heads=2)),
@@ -269,7 +269,7 @@ CUT = [
 ]
 
 
-@pytest.mark.parametrize(("task", "layout", "model"), CUT, ids=repr)
+@pytest.mark.parametrize(("task", "layout", "model"), CUT_CASES, ids=repr)
 def test_cutting_unsupervised_positions_changes_neither_loss_nor_gradient(task, layout, model):
     recipe = replace(RECIPE, task=task, layout=layout, model=model, source=Fresh(), loops=lw.PerRound())
     built = recipe.build().double()
@@ -292,7 +292,7 @@ def test_cutting_unsupervised_positions_changes_neither_loss_nor_gradient(task, 
 # The validation loss
 
 
-def test_the_lowest_validation_loss_decides():
+def test_the_weights_with_the_lowest_validation_loss_are_kept():
     recipe = replace(RECIPE, watch=lw.Watch(every=5, validation=100), keep="lowest-loss")
     run = train(recipe)
     losses = {row["step"]: row["validation_loss"] for row in run.rows("metrics") if "validation_loss" in row}

@@ -27,30 +27,30 @@ from lengthwise.testing.laws_of_tasks import prompts_and_answers
 
 @dataclass(frozen=True)
 class Copy300(lw.Copy):
-    """Copy with 300 symbols, more than fit a byte."""
+    """Copy with 300 symbols, whose ids do not fit into a byte."""
 
     @property
     def symbols(self):
         return tuple(chr(ord("一") + i) for i in range(300))
 
 
-ADDITIONS = [(), (3, "least"), (10, "least", True, True), (2, "most", True, False), (10, "most", False, True)]
-NAMED = [Copy300(), lw.Parity(), lw.Copy(), lw.Copy(36), *(lw.Addition(*form) for form in ADDITIONS), Expression()]
-ROWS = [FullOutput(), FullOutput(3), NextToken(), NextToken(2)]
-ROWS += [NextToken(framed=True), FullOutput(2, framed=True), FullOutput(causal=False)]
-FORMS = [*ROWS, Pairs(), Pairs(carry=False)]
-LAYOUTS = [*FORMS, *(layout for layout in list_parts("layouts") if type(layout) not in map(type, FORMS))]
-TASKS = [*NAMED, *(task for task in list_parts("tasks") if type(task) not in map(type, NAMED))]
+SUM_FORMS = [(), (3, "least"), (10, "least", True, True), (2, "most", True, False), (10, "most", False, True)]
+NAMED_TASKS = [Copy300(), lw.Parity(), lw.Copy(), lw.Copy(36), *(lw.Addition(*f) for f in SUM_FORMS), Expression()]
+ROW_LAYOUTS = [FullOutput(), FullOutput(3), NextToken(), NextToken(2)]
+ROW_LAYOUTS += [NextToken(framed=True), FullOutput(2, framed=True), FullOutput(causal=False)]
+LAYOUT_FORMS = [*ROW_LAYOUTS, Pairs(), Pairs(carry=False)]
+LAYOUTS = [*LAYOUT_FORMS, *(layout for layout in list_parts("layouts") if type(layout) not in map(type, LAYOUT_FORMS))]
+TASKS = [*NAMED_TASKS, *(task for task in list_parts("tasks") if type(task) not in map(type, NAMED_TASKS))]
 # Every layout on the tasks named here, and its default form on all others.
-FITTING = [(task, layout) for task in TASKS for layout in (LAYOUTS if task in NAMED else list_parts("layouts"))]
-EVERY = [(task, layout) for task, layout in FITTING if layout.accepts(task)]
-KINDS = {
+ALL_PAIRS = [(task, layout) for task in TASKS for layout in (LAYOUTS if task in NAMED_TASKS else list_parts("layouts"))]
+ACCEPTED_PAIRS = [(task, layout) for task, layout in ALL_PAIRS if layout.accepts(task)]
+PAIR_FEATURES = {
     (task, layout): {repr(task), (repr(layout), task.mirrored, bool(task.signs), task.answers_each_symbol)}
-    for task, layout in EVERY
+    for task, layout in ACCEPTED_PAIRS
 }
-CHOSEN = EVERY if LONG else choose_covering(KINDS)
-all_pairs = pytest.mark.parametrize(("task", "layout"), CHOSEN, ids=repr)
-IN_ROWS = [pair for pair in CHOSEN if isinstance(pair[1], (FullOutput, NextToken))]
+CHOSEN_PAIRS = ACCEPTED_PAIRS if LONG else choose_covering(PAIR_FEATURES)
+parametrize_pairs = pytest.mark.parametrize(("task", "layout"), CHOSEN_PAIRS, ids=repr)
+ROW_PAIRS = [pair for pair in CHOSEN_PAIRS if isinstance(pair[1], (FullOutput, NextToken))]
 
 
 def sample_problems(task, count=20, largest_size=6, seed=0):
@@ -59,19 +59,19 @@ def sample_problems(task, count=20, largest_size=6, seed=0):
     return task.sample(small[torch.randint(len(small), (count, len(task.axes)), generator=draw)], draw)
 
 
-@all_pairs
+@parametrize_pairs
 def test_the_laws_of_layouts_hold_on_every_task(task, layout, monkeypatch):
     monkeypatch.setattr(laws_of_layouts, "TASKS", (task,))
     assert not check_part(layout).broken
 
 
 def test_each_layout_accepts_what_it_can_write():
-    """Rows accept every task, and pairs accept sums; every task and layout is covered."""
-    assert {type(task) for task, layout in EVERY if isinstance(layout, Pairs)} == {lw.Addition}
-    for layout in ROWS:
+    """Row layouts accept every task but grids, pairs only sums; every task and every layout is in some pair."""
+    assert {type(task) for task, layout in ACCEPTED_PAIRS if isinstance(layout, Pairs)} == {lw.Addition}
+    for layout in ROW_LAYOUTS:
         assert [task.name for task in TASKS if not layout.accepts(task)] in ([], ["maze"])  # a grid has its own layout
-    assert {type(layout) for _, layout in EVERY} == {type(layout) for layout in list_parts("layouts")}
-    assert len({type(task) for task, _ in EVERY}) >= len(list_parts("tasks"))
+    assert {type(layout) for _, layout in ACCEPTED_PAIRS} == {type(layout) for layout in list_parts("layouts")}
+    assert len({type(task) for task, _ in ACCEPTED_PAIRS}) >= len(list_parts("tasks"))
 
 
 # Inputs
@@ -92,7 +92,7 @@ def write_row(task, layout, prompt, answer, slots):
 
 
 @pytest.mark.parametrize("top", [6, 30])
-@pytest.mark.parametrize(("task", "layout"), IN_ROWS, ids=repr)
+@pytest.mark.parametrize(("task", "layout"), ROW_PAIRS, ids=repr)
 def test_rows_equal_rows_written_in_plain_python(task, layout, top):
     problems = sample_problems(task, largest_size=1 if isinstance(task, Expression) else top)
     batch, vocab = layout.write(problems, task), layout.vocabs(task)[0]
@@ -112,8 +112,8 @@ def test_rows_equal_rows_written_in_plain_python(task, layout, top):
     assert batch.targets.shape[1] == int(inputs.padding_mask.sum(1).max())
 
 
-@pytest.mark.parametrize(("task", "layout"), [p for p in CHOSEN if isinstance(p[1], Pairs)], ids=repr)
-def test_pairs_stack_the_operands_and_end_blank(task, layout):
+@pytest.mark.parametrize(("task", "layout"), [p for p in CHOSEN_PAIRS if isinstance(p[1], Pairs)], ids=repr)
+def test_pairs_stack_the_operands_and_pad_them_with_zeros(task, layout):
     problems = sample_problems(task)
     reads, writes = layout.vocabs(task)
     batch = layout.write(problems, task)
@@ -132,7 +132,7 @@ def test_pairs_stack_the_operands_and_end_blank(task, layout):
 # Supervised positions, answer slots, padding
 
 
-@pytest.mark.parametrize("task", NAMED[::3], ids=repr)
+@pytest.mark.parametrize("task", NAMED_TASKS[::3], ids=repr)
 def test_a_whole_tail_is_supervised_and_level_rows_are_extended_to_the_longest(task):
     """All answer slots are supervised, those after the answer with the end symbol; nothing else changes."""
     problems, end = sample_problems(task), FullOutput().end_id(task)
@@ -165,7 +165,7 @@ def test_a_whole_tail_is_supervised_and_level_rows_are_extended_to_the_longest(t
         (type("_Mirrored", (lw.Copy,), {"mirrored": True})(), lw.Tagged(), "0110", [4, 3, 2, 1]),
     ],
 )
-def test_digits_of_equal_weight_have_equal_positions(task, layout, prompt, positions):
+def test_digits_of_equal_place_value_have_equal_positions(task, layout, prompt, positions):
     assert layout.write(task.parse(prompt), task).inputs.digit_position[0].tolist() == positions
 
 

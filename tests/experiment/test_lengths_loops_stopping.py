@@ -88,10 +88,10 @@ def test_the_largest_size_of_a_curriculum_counts_up(bottom, start_offset, top_of
         assert sorted(sizes.unique().tolist()) == list(range(bottom, wanted[step] + 1))
 
 
-MOST = st.lists(st.integers(0, 9), min_size=1, max_size=3)
+LARGEST_SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=3)
 
 
-@given(MOST, st.integers(1, 3), st.integers(0, 6), st.integers(0, 30))
+@given(LARGEST_SIZES, st.integers(1, 3), st.integers(0, 6), st.integers(0, 30))
 def test_an_axis_stops_growing_at_its_largest_size(offsets, bottom, top_offset, step):
     """Each axis is uniform from the bottom to its own bound, or to the maximum while that is smaller."""
     most = tuple(bottom + more for more in offsets)
@@ -235,7 +235,7 @@ def draw_traces(draw):
 
 
 def choose_by_loop(stopping, trace, planned, i):
-    """Return the loop that answers row i, in plain Python."""
+    """Compute, in plain Python, the loop whose answer is used for row ``i``."""
     ran = int(trace.loops[i])
     confidence = trace.confidence[:ran, i].tolist()
     predicted = [trace.predictions[k, i, : int(trace.ends[k, i])].tolist() for k in range(ran)]
@@ -259,9 +259,9 @@ def choose_by_loop(stopping, trace, planned, i):
             return next((k + 1 for k in range(ran) if moved[k] < below), ran)
 
 
-RULES = [Oracle(), Oracle(-2), Oracle(3), After(2)]
-READING = [MaxConfidence(), MaxConfidence(per="batch"), *map(Converged, (1, 2, 4, 9)), Halted(), Halted(more=3)]
-READING += [Settled(), Settled(0.3, period=2, most=7)]
+PLANNED_RULES = [Oracle(), Oracle(-2), Oracle(3), After(2)]
+OUTPUT_RULES = [MaxConfidence(), MaxConfidence(per="batch"), *map(Converged, (1, 2, 4, 9)), Halted(), Halted(more=3)]
+OUTPUT_RULES += [Settled(), Settled(0.3, period=2, most=7)]
 
 
 def test_some_rows_train_with_fewer_loops_and_the_others_with_extra_loops():
@@ -274,13 +274,13 @@ def test_some_rows_train_with_fewer_loops_and_the_others_with_extra_loops():
     assert AnyLoops().draw(torch.ones(50, dtype=torch.long), lw.stream(0, "any")).min() == 1
 
 
-@pytest.mark.parametrize("stopping", [*RULES, *READING], ids=repr)
+@pytest.mark.parametrize("stopping", [*PLANNED_RULES, *OUTPUT_RULES], ids=repr)
 @given(drawn=draw_traces())
 def test_chosen_loops_equal_those_of_a_plain_loop_over_rows(stopping, drawn):
     trace, planned = drawn
     wanted = [choose_by_loop(stopping, trace, planned, i) for i in range(len(planned))]
     assert stopping.choose(trace, planned).tolist() == wanted
-    assert stopping.reads_output == (stopping in READING)
+    assert stopping.reads_output == (stopping in OUTPUT_RULES)
 
 
 def test_the_batch_wise_rule_depends_on_the_other_rows():

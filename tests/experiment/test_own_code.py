@@ -61,17 +61,17 @@ class Net(nn.Module):
     def forward(self, tokens):
         return scaled(self.table(tokens))
 '''
-SMALL = ["steps=4", "batch=4", "watch.every=0", "loops=Constant", "objective=Final", "stopping=Oracle"]
-SMALL += ["layout=NextToken", "families=0", "name=own"]
+SMALL_RUN = ["steps=4", "batch=4", "watch.every=0", "loops=Constant", "objective=Final", "stopping=Oracle"]
+SMALL_RUN += ["layout=NextToken", "families=0", "name=own"]
 SCRIPT = (
     SOURCE
     + f"""
 if __name__ == "__main__":
-    print(lw.train(lw.find("looped-copy", *{SMALL!r}).change(model=Scaled()), quiet=True).folder)
+    print(lw.train(lw.find("looped-copy", *{SMALL_RUN!r}).change(model=Scaled()), quiet=True).folder)
 """
 )
-HARMLESS = [("# a comment\n", ""), ("Scale it.", "Another."), ("return 0", "return 1"), ("SCALE * x", "SCALE  *  x")]
-CHANGES = [("SCALE = 1.0", "SCALE = 2.0"), ("SCALE * x", "SCALE + x"), ("(reads, writes)", "(reads, writes, 0)")]
+SAFE_EDITS = [("# a comment\n", ""), ("Scale it.", "Another."), ("return 0", "return 1"), ("SCALE * x", "SCALE  *  x")]
+EDITS = [("SCALE = 1.0", "SCALE = 2.0"), ("SCALE * x", "SCALE + x"), ("(reads, writes)", "(reads, writes, 0)")]
 
 
 @pytest.fixture
@@ -90,14 +90,14 @@ def write_module(tmp_path, monkeypatch):
 
 
 def build_recipe(model):
-    return catalog.find_recipe("looped-copy", SMALL).change(model=model)
+    return catalog.find_recipe("looped-copy", SMALL_RUN).change(model=model)
 
 
 def test_the_package_s_own_parts_have_no_user_code():
     assert not any(hash_user_code(one, one.build()) for one in (lw.find("looped-pairs"), lw.find("retran-small")))
 
 
-@pytest.mark.parametrize(("old", "new"), HARMLESS, ids=repr)
+@pytest.mark.parametrize(("old", "new"), SAFE_EDITS, ids=repr)
 def test_comments_and_unused_functions_do_not_change_the_hash(write_module, old, new):
     one = build_recipe(write_module("# a comment\n" + SOURCE))
     before = hash_user_code(one, one.build())
@@ -106,7 +106,7 @@ def test_comments_and_unused_functions_do_not_change_the_hash(write_module, old,
     assert hash_user_code(one, one.build()) == before
 
 
-@pytest.mark.parametrize(("old", "new", "stacked"), [*((*change, False) for change in CHANGES), (*CHANGES[0], True)])
+@pytest.mark.parametrize(("old", "new", "stacked"), [*((*change, False) for change in EDITS), (*EDITS[0], True)])
 def test_a_run_does_not_continue_with_changed_code(write_module, old, new, stacked, capsys):
     one = build_recipe(write_module(SOURCE))
     run = train_stacked([one.with_seed(0), one.with_seed(1)])[0] if stacked else train(one)
@@ -162,7 +162,7 @@ def test_the_same_file_as_a_script_and_imported_is_the_same_code(write_module, t
     # As an earlier version stored it when the file ran as a script.
     (run.folder / "code.json").write_text(json.dumps(kept).replace("my_scaled", "__main__"))
     assert not run.list_changed_classes()
-    changed = build_recipe(write_module(SCRIPT.replace(*CHANGES[0])))
+    changed = build_recipe(write_module(SCRIPT.replace(*EDITS[0])))
     (run.folder / "code.json").write_text(json.dumps(kept))
     assert run.list_changed_classes(changed.build()) == ["my_scaled.Net", "my_scaled.Scaled"]
     (run.folder / "code.json").write_text('{"my_scaled.Net": [1]}')
@@ -182,7 +182,7 @@ def test_with_changed_code_depth_rows_are_neither_stored_nor_shown(write_module,
     (run.folder / "depth.jsonl").write_text(json.dumps(row | {"exact": [0.125] * len(row["exact"])}) + "\n")
     verb(words)()
     assert "0.125" in capsys.readouterr().out
-    write_module(SOURCE.replace(*CHANGES[0]))
+    write_module(SOURCE.replace(*EDITS[0]))
     verb(words)()
     printed = capsys.readouterr()
     assert "my_scaled.Net" in printed.err and "0.125" not in printed.out and len(run.rows("depth")) == 1
@@ -193,7 +193,7 @@ def test_an_untrained_run_records_the_current_code(write_module):
     one = build_recipe(write_module(SOURCE))
     run = Run.of(one)
     run.record_code(one.build())
-    changed = build_recipe(write_module(SOURCE.replace(*CHANGES[0])))
+    changed = build_recipe(write_module(SOURCE.replace(*EDITS[0])))
     run.record_code(changed.build())
     assert json.loads((run.folder / "code.json").read_text()) == hash_user_code(changed, changed.build())
     assert train(changed).done
@@ -212,7 +212,7 @@ def test_a_class_without_a_file_is_hashed_by_its_functions():
     )
 
 
-def test_a_users_part_may_not_have_the_name_of_a_package_part():
+def test_a_user_s_part_may_not_have_the_name_of_a_package_part():
     @dataclass(frozen=True)
     class RoPE(lw.Position):
         def build(self, width, heads):
@@ -227,7 +227,7 @@ def test_a_users_part_may_not_have_the_name_of_a_package_part():
     assert torch.is_tensor(lw.find("looped-parity", "model.positions=RoPE").build().readout.weight)
 
 
-PART = "@dataclass(frozen=True)\nclass Own({base}):\n    def {method}:\n        {line}\n\n\n"
+CLASS_TEMPLATE = "@dataclass(frozen=True)\nclass Own({base}):\n    def {method}:\n        {line}\n\n\n"
 MISTAKES = [
     ("", "return lw.find('looped-parity', steps=3)",
      "recipe my-parity: TypeError in my_slip.py, line 7: find: got an unexpected keyword argument 'steps'"),
@@ -250,7 +250,7 @@ MISTAKES = [
 @pytest.mark.parametrize(("part", "body", "message"), MISTAKES, ids=[message for *_, message in MISTAKES])
 def test_an_error_in_user_code_gives_one_line(part, body, message, tmp_path):
     if part:
-        part = PART.format(**dict(zip(("base", "method", "line"), part, strict=True)))
+        part = CLASS_TEMPLATE.format(**dict(zip(("base", "method", "line"), part, strict=True)))
         body = f"return lw.find('looped-parity', *{body.split()})"
     text = f"from dataclasses import dataclass\n\nimport lengthwise as lw\n\n\n{part}"
     text += f"def my_parity() -> lw.Recipe:\n    {body}\n"
@@ -336,7 +336,7 @@ def test_a_model_that_fails_in_any_way_gives_one_line(error, calls_before_failur
         lw.train(FailingModule(4, 4), task="parity", steps=2, batch=2, quiet=True)
 
 
-CHATTY = """# -*- coding: latin-1 -*-
+PRINTING_MODULE = """# -*- coding: latin-1 -*-
 from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -363,7 +363,7 @@ def my_parity(path: Path = None) -> lw.Recipe:
 
 
 def test_a_module_may_print_have_any_encoding_and_import_types_for_annotations_only(tmp_path):
-    (tmp_path / "chatty.py").write_bytes(CHATTY.encode("latin-1"))
+    (tmp_path / "chatty.py").write_bytes(PRINTING_MODULE.encode("latin-1"))
     sampled, shown, listed = (
         command_in_fork(*words.split(), "--import", "chatty", folder=tmp_path)
         for words in ("sample chatty 3 --count 2 --json", "show my-parity --json", "show Chatty")

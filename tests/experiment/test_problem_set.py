@@ -22,11 +22,11 @@ yaml = pytest.importorskip("yaml")
 
 
 @pytest.fixture(autouse=True)
-def _small_chunks(monkeypatch):
+def use_small_chunks(monkeypatch):
     monkeypatch.setattr(problem_set, "PROBLEMS_PER_CHUNK", 64)
 
 
-def call(capsys, *words):
+def run_cli(capsys, *words):
     assert entry._run(entry.parse(list(map(str, words)))) == 0
     return capsys.readouterr()
 
@@ -36,7 +36,7 @@ def call(capsys, *words):
 def test_the_digest_is_the_same_from_the_command_line_python_a_loader_and_a_file(task, split, tmp_path, capsys):
     found = lw.problems(task, range(3, 8), 150, split=split)
     words = ["sample", task, "--lengths", "3-7", "--count", 150, "--jsonl", *(["--split", split] if split else [])]
-    shell = call(capsys, *words)
+    shell = run_cli(capsys, *words)
     digest = hashlib.sha256(shell.out.encode()).hexdigest()[:16]
     assert digest == found.digest and f"150 problems, digest {digest}" in shell.err
     loader = torch.utils.data.DataLoader(found, batch_size=32)
@@ -69,7 +69,8 @@ def test_no_prompt_is_in_two_parts():
 
 def test_problems_of_a_kind_are_those_of_the_command_line(capsys):
     found = lw.problems("binary-sum", range(16, 21), 70, kind="15-ones")
-    shell = call(capsys, "sample", "binary-sum", "--lengths", "16-20", "--family", "15-ones", "--count", 70, "--jsonl")
+    words = ("sample", "binary-sum", "--lengths", "16-20", "--family", "15-ones", "--count", 70, "--jsonl")
+    shell = run_cli(capsys, *words)
     assert [*found] == [json.loads(line) for line in shell.out.splitlines()]
     assert {row["prompt"].count("1") for row in found} == {15} and len({row["size"] for row in found}) > 1
     assert [len(batch) for batch in found.batches(32, lw.NextToken())] == [32, 32, 6]
@@ -102,12 +103,12 @@ def test_conflicting_options_are_refused(words, message, capsys):
 
 @pytest.mark.parametrize(("weights", "sizes"), [("looped-parity", "20,40"), ("looped-addition", "4,30")])
 def test_a_harness_task_scores_a_model_as_evaluate_does(weights, sizes, tmp_path, capsys):
-    """Scores are computed as the harness does: it gives the prompt, filters the generated text, and compares."""
+    """As in the harness, the prompt is given, the generated text is filtered and then compared with the target."""
     solver, count = lw.load(weights), 6
     task = solver.weights.recipe.task
     changes = [f"{name}={value}" for name, value in fields.format_changed_fields(task)]
     words = ["export", "--lm-eval", task.name, *changes, "--lengths", sizes, "--count", count]
-    assert str(tmp_path) in call(capsys, *words, "--out", tmp_path).out
+    assert str(tmp_path) in run_cli(capsys, *words, "--out", tmp_path).out
     group = yaml.safe_load((tmp_path / f"lengthwise_{task.name}.yaml").read_text())
     asked = [int(size) for size in sizes.split(",")]
     rule = lw.After(loops=max(asked) // 2)  # too few for some problems

@@ -13,7 +13,7 @@ from lengthwise.cli import entry
 from lengthwise.testing import laws_of_layouts
 from lengthwise.testing.laws import list_laws
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES_FOLDER = Path(__file__).parents[2] / "examples"
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class _BalancedBrackets(lw.SequenceTask):
 
 
 @pytest.fixture
-def example(monkeypatch):
-    monkeypatch.syspath_prepend(EXAMPLES)
+def tagged_task_module(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES_FOLDER)
     import own_tagged_task
 
     return own_tagged_task
 
 
-def test_a_tagged_row_is_the_prompt_and_asks_for_a_symbol_at_each_position(example):
-    task, layout = example.RunningParity(), lw.Tagged()
+def test_a_tagged_row_is_the_prompt_and_asks_for_a_symbol_at_each_position(tagged_task_module):
+    task, layout = tagged_task_module.RunningParity(), lw.Tagged()
     batch = layout.write(lw.Problems.join([task.parse("1011"), task.parse("1")]), task)
     assert batch.inputs.tokens.tolist() == [[1, 0, 1, 1], [1, 0, 0, 0]]
     assert batch.targets.tolist() == [[1, 1, 0, 1], [1, 0, 0, 0]]
@@ -87,8 +87,8 @@ def test_tasks_that_do_not_fit_are_refused():
             lw.find("looped-parity").change(task=task, layout=layout)
 
 
-def test_scaled_scores_are_shown_only_where_there_is_a_chance_level(example):
-    task = example.RunningParity()
+def test_scaled_scores_are_shown_only_where_there_is_a_chance_level(tagged_task_module):
+    task = tagged_task_module.RunningParity()
     scores = lw.evaluate(AutomatonModel(task.next_state, 2), [8], task=task, layout=lw.Tagged(), samples=50)
     assert scores[0].scaled == scores[0].row()["scaled"] == -0.5 and "-0.500" in str(scores)
     (plain,) = lw.evaluate("looped-pairs", [2], samples=10)
@@ -114,9 +114,9 @@ class AutomatonModel(nn.Module):
 
 
 @pytest.mark.parametrize("name", ["RunningParity", "S3Words"])
-def test_families_are_scored_as_uniform_problems_are(example, name):
+def test_families_are_scored_as_uniform_problems_are(tagged_task_module, name):
     """Exact, per-token and scaled scores are right for uniform problems and every family."""
-    task = getattr(example, name)()
+    task = getattr(tagged_task_module, name)()
     for wrong_from, exact, per_token in ((99, 1, 1), (6, 0, 0.75)):
         module = AutomatonModel(task.next_state, wrong_from)
         options = {"samples": 40, "families": True, "rows": True, "quiet": True}
@@ -131,8 +131,8 @@ def test_families_are_scored_as_uniform_problems_are(example, name):
 
 
 @pytest.mark.parametrize("name", ["RunningParity", "S3Words"])
-def test_a_tagging_task_goes_from_its_file_to_scores_of_families(name, tmp_path, monkeypatch, capsys):
-    monkeypatch.syspath_prepend(EXAMPLES)
+def test_a_user_s_tagging_task_is_trained_and_scored_on_families(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(EXAMPLES_FOLDER)
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path))
     own = ["--import", "own_tagged_task", "--samples", "20", "--quiet"]
     words = ["train", "lstm-s3-words", f"task={name}", "name=tagged", "steps=3", "batch=4", "lengths=Uniform(top=6)"]
@@ -146,9 +146,9 @@ def test_a_tagging_task_goes_from_its_file_to_scores_of_families(name, tmp_path,
         assert row["scaled"] == pytest.approx((row["token_accuracy"] - row["chance"]) / (1 - row["chance"]))
 
 
-def test_solve_returns_the_confidence_of_each_symbol(example, runs):
+def test_solve_returns_the_confidence_of_each_symbol(tagged_task_module, runs):
     recipe = lw.find("looped-parity", "steps=2", "watch.every=0", "lengths=Uniform(top=4)", "name=tagged")
-    run = lw.train(recipe.change(task=example.RunningParity(), layout=lw.Tagged()), quiet=True)
+    run = lw.train(recipe.change(task=tagged_task_module.RunningParity(), layout=lw.Tagged()), quiet=True)
     answer = lw.load(run).solve("1011")
     assert len(answer.text) == len(answer.slot_confidence) == 4
     assert all(0.5 <= sure <= 1 for sure in answer.slot_confidence)

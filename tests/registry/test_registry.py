@@ -17,7 +17,7 @@ from lengthwise.evaluation.families import weights_digest
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.recipe import Recipe, build_outline
 from lengthwise.recipes.pairs import looped_pairs
-from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped_weights
+from lengthwise.runs.folder import SHIPPED_FOLDER, RunFolder, list_shipped_weights
 from lengthwise.runs.run import Run, load
 from lengthwise.testing.laws import list_laws
 from lengthwise.testing.laws_of_parts import watched_sizes_stay_near_training
@@ -161,9 +161,9 @@ def test_a_study_lists_the_sizes_on_which_its_recipes_were_chosen():
 def test_shipped_weights_reach_their_stored_scores(name):
     """Files of shipped weights hold the sizes on which the recipe was chosen. Either all scores are sealed with the
     digest of these weights, or none is."""
-    weights, stored = load(name), Run.open(SHIPPED / name).rows("scores")
+    weights, stored = load(name), Run.open(SHIPPED_FOLDER / name).rows("scores")
     assert weights.recipe.chosen_on == catalog.find_recipe(name).chosen_on
-    assert RunFolder(SHIPPED / name).outline == build_outline(weights.recipe)  # quoted by model cards
+    assert RunFolder(SHIPPED_FOLDER / name).outline == build_outline(weights.recipe)  # quoted by model cards
     assert {row.get("sealed") for row in stored} in ({None}, {weights_digest(weights.model.state_dict())})
     rows = [row for row in stored if row["problems"] == "uniform"]
     claimed = {tuple(row["sizes"]): row for row in rows if row["stopping"] == weights.recipe.stopping.name}

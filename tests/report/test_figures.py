@@ -21,7 +21,7 @@ from lengthwise.report.loss_figure import compute_running_geometric_mean, draw_l
 from lengthwise.report.publish import publish, publish_overview
 from lengthwise.report.results_folder import read_published_runs
 from lengthwise.report.style import WIDTHS, new_figure, save
-from lengthwise.runs.folder import SHIPPED
+from lengthwise.runs.folder import SHIPPED_FOLDER
 
 
 def build_study_curves(panel):
@@ -247,7 +247,7 @@ def test_a_heat_map_of_several_recipes_is_refused():
 
 def test_a_stopping_report_of_shipped_weights_does_not_change_their_folder(tmp_path):
     folder, out = tmp_path / "looped-parity", tmp_path / "out"
-    shutil.copytree(SHIPPED / "looped-parity", folder)
+    shutil.copytree(SHIPPED_FOLDER / "looped-parity", folder)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     words = ["--stopping", "--lengths", "4", "--samples", "8", "--out", out, "--quiet"]
     assert command("report", folder, *words).returncode == 0

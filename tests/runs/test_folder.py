@@ -15,7 +15,7 @@ from lengthwise.base.types import Score, UsageError
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.report.publish import publish
 from lengthwise.runs import folder as folders
-from lengthwise.runs.folder import SHIPPED, InquiryFolder, RunFolder, list_shipped_weights
+from lengthwise.runs.folder import SHIPPED_FOLDER, InquiryFolder, RunFolder, list_shipped_weights
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_config_outline_and_provenance_are_read_from_files(run, inquiry):
 @pytest.mark.parametrize("name", list_shipped_weights()[:2])
 def test_an_outline_is_computed_for_folders_of_earlier_versions(name):
     """The folder has no outline file, and its config.json lacks fields that were added later."""
-    assert RunFolder(SHIPPED / name).outline == Run.open(SHIPPED / name).outline
+    assert RunFolder(SHIPPED_FOLDER / name).outline == Run.open(SHIPPED_FOLDER / name).outline
 
 
 def test_a_damaged_outline_is_refused_in_one_line(run, inquiry):
@@ -84,12 +84,12 @@ def test_a_damaged_outline_is_refused_in_one_line(run, inquiry):
 
 def test_the_list_command_describes_weights_without_building_a_model(monkeypatch):
     monkeypatch.setattr(Recipe, "build", None)
-    recipes = {name: Run.open(SHIPPED / name).recipe for name in list_shipped_weights()}
+    recipes = {name: Run.open(SHIPPED_FOLDER / name).recipe for name in list_shipped_weights()}
     described = {name: f"{recipe.task.name}, trained up to {recipe.lengths.top}" for name, recipe in recipes.items()}
     assert json.loads(command("list", "--json").stdout)["weights"] == described
 
 
-PUBLISH = """
+PUBLISH_SCRIPT = """
 import sys
 from pathlib import Path
 import lengthwise.report, lengthwise.report.publish, lengthwise.cli.report
@@ -104,7 +104,7 @@ assert not [name for name in sys.modules if name.startswith(heavy)]
 
 def test_a_report_imports_neither_torch_nor_models_nor_a_client(run, inquiry, tmp_path):
     """The report equals, byte for byte, a report on runs whose recipes are loaded."""
-    command = [sys.executable, "-c", PUBLISH, run.folder, inquiry.folder, tmp_path / "data"]
+    command = [sys.executable, "-c", PUBLISH_SCRIPT, run.folder, inquiry.folder, tmp_path / "data"]
     subprocess.run(list(map(str, command)), check=True, timeout=120)
     publish([run], tmp_path / "run", inquiries=[inquiry])
     written = {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()}

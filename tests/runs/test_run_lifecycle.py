@@ -21,7 +21,8 @@ from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run
 from lengthwise.training.loop import Trainer, train
 
-WILD = replace(SMALL, optimizer=AdamW(rate=1e30), seed=1, watch=Watch(every=10, sizes=(2,), count=4, probes=("101",)))
+WATCH = Watch(every=10, sizes=(2,), count=4, probes=("101",))
+DIVERGENT_RUN = replace(SMALL, optimizer=AdamW(rate=1e30), seed=1, watch=WATCH)
 
 
 def parse_strictly(text):
@@ -33,7 +34,7 @@ def parse_strictly(text):
 
 
 def test_training_can_continue_after_divergence_and_writes_null_for_nonfinite_numbers():
-    run = train(WILD, allow_divergence=True)
+    run = train(DIVERGENT_RUN, allow_divergence=True)
     rows = [parse_strictly(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     assert rows[-2]["loss"] is None or rows[-1].get("loss", 0) is None
     assert rows[-1]["perplexity"] == {"101": None}
@@ -47,8 +48,8 @@ def test_a_diverged_seed_is_marked_in_every_table():
     tame = train(SMALL)
     command("evaluate", tame.folder, "--lengths", "3", "--samples", "4", "--uniform-only")
     with pytest.raises(Diverged):
-        train(WILD)
-    assert Run.of(WILD).diverged
+        train(DIVERGENT_RUN)
+    assert Run.of(DIVERGENT_RUN).diverged
     other = Run.of(replace(SMALL, seed=1))
     other.record_failure("its loss is no number", DIVERGED)
     runs = [Run.open(tame.folder), other]

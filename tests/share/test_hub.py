@@ -15,7 +15,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.results import Score
 from lengthwise.report.card import build_model_card
 from lengthwise.runs import hub
-from lengthwise.runs.folder import SHIPPED
+from lengthwise.runs.folder import SHIPPED_FOLDER
 from lengthwise.runs.hub import download_weights, parse_address, push_weights
 from lengthwise.runs.run import Run, load
 
@@ -24,7 +24,7 @@ hub_constants = pytest.importorskip("huggingface_hub.constants")
 
 COMMIT, OTHER = "1" * 40, "2" * 40
 TOKEN = "hf_sEcReTsEcReTsEcReT"
-SOURCE_FOLDER = SHIPPED / "looped-pairs"
+SOURCE_FOLDER = SHIPPED_FOLDER / "looped-pairs"
 
 
 def compute_git_hash(content):
@@ -260,7 +260,7 @@ def test_a_refused_push_is_reported_in_one_line(fake_hub):
 
 def test_a_model_card_lists_controls_and_starts_with_yaml(tmp_path):
     yaml = pytest.importorskip("yaml")
-    one = shutil.copytree(SHIPPED / "halting-parity", tmp_path / "one")
+    one = shutil.copytree(SHIPPED_FOLDER / "halting-parity", tmp_path / "one")
     done = command("push", one, "u/new", "--controls", one, "--license", "mit", "--dry-run")
     head = yaml.safe_load(done.stdout.split("---\n")[1])
     assert head["license"] == "mit" and "parity" in head["tags"]

@@ -12,4 +12,4 @@ SMALL = lw.Recipe(
 def list_tracked_points(run):
     """Return the points (axis, value on it, metrics) that trackers log from a run's rows."""
     metrics = [("step", row["step"], dict(tracking._flatten_numbers(row))) for row in run.rows("metrics")]
-    return metrics + [("size", max(row["sizes"]), tracking._format_score_name(row, run)) for row in run.rows("scores")]
+    return metrics + [("size", max(row["sizes"]), tracking._label_score(row, run)) for row in run.rows("scores")]

@@ -80,7 +80,7 @@ def test_training_validation_and_tests_share_no_prompt(parities, source):
     )
     draw = partial(data.draw_recipe_problems, recipe, seed=0)
     if source:
-        train = [data.fixed_set(parities, recipe.lengths, source)]
+        train = [data.draw_fixed_set(parities, recipe.lengths, source)]
     else:
         train = [data._draw_step_problems(recipe, step, step) for step in range(60)]
     validation = [data.draw_validation_problems(recipe, 200), draw(8, 100, step=3)]

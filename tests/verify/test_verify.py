@@ -20,7 +20,7 @@ from lengthwise.base.progress import ProgressLine
 from lengthwise.cli import verify as verbs_verify
 from lengthwise.experiment.recipe import Recipe, build_outline
 from lengthwise.models.single_pass import SinglePass
-from lengthwise.runs.folder import SHIPPED, list_shipped_weights
+from lengthwise.runs.folder import SHIPPED_FOLDER, list_shipped_weights
 from lengthwise.runs.run import Run, Weights, load
 from lengthwise.training.loop import train
 from lengthwise.verify import claims, verification
@@ -69,7 +69,7 @@ def pairs_weights():
 @pytest.mark.parametrize("name", list_shipped_weights())
 def test_shipped_weights_pass_verification(name, monkeypatch):
     monkeypatch.undo()
-    found = verify(load(name), read_claims(SHIPPED / name), seconds=10)
+    found = verify(load(name), read_claims(SHIPPED_FOLDER / name), seconds=10)
     assert not [check for check in found["checks"] if check["verdict"] == "exposed"]
 
 
@@ -223,7 +223,7 @@ def test_scores_of_other_weights_are_exposed():
 
 
 def test_edited_files_are_exposed(tmp_path, pairs_weights):
-    folder, wrong = shutil.copytree(SHIPPED / "looped-pairs", tmp_path / "claimed"), []
+    folder, wrong = shutil.copytree(SHIPPED_FOLDER / "looped-pairs", tmp_path / "claimed"), []
     about = json.loads((folder / "about.json").read_text())
     for change in ({"parameters": 4072}, {"outline": about["outline"] | {"steps": 60}}):
         write_json(folder / "about.json", about | change)
