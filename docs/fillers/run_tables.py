@@ -61,9 +61,8 @@ def write_cost_table(folder: str) -> str:
         for run in json.loads(page.read_text()):
             published.add(run["id"])
             found[study].append(run["cpu_s"] / 3600)
-    others = [
-        run for name in list_shipped_weights() if (run := Run.open(SHIPPED_FOLDER / name)).recipe.id not in published
-    ]
+    shipped = (Run.open(SHIPPED_FOLDER / name) for name in list_shipped_weights())
+    others = [run for run in shipped if run.recipe.id not in published]
     found["weights"] = [run.about()["cpu_s"] / 3600 for run in others]
     every = [hours for each in found.values() for hours in each]
     lines = ["| results | training runs | processor hours |\n|---|---:|---:|\n"]

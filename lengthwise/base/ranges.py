@@ -72,8 +72,8 @@ class TupleLength:
 Count = Annotated[int, Range(1, 10**9)]
 Whole = Annotated[int, Range(0, 10**9)]
 Size = Annotated[int, Range(1, 10**6)]  # a size of a problem or of a tensor's axis, or a number of loops
-Extra = Annotated[int, Range(0, 10**6)]  # a number to add to a size
-Change = Annotated[int, Range(-(10**6), 10**6)]  # a number to add to a size or subtract from it
+Amount = Annotated[int, Range(0, 10**6)]  # a number of steps, neighbours, GPUs or other things; may be 0
+Offset = Annotated[int, Range(-(10**6), 10**6)]  # a number to add to a size or subtract from it
 Seeds = Annotated[int, Range(1, 1000)]  # replicates in one call
 Threads = Annotated[int, Range(1, 1024)]
 Seed = Annotated[int, Range(-(2**63), 2**63 - 1)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.ranges import Extra, Seeds, Size, Threads
+from lengthwise.base.ranges import Amount, Seeds, Size, Threads
 
 Argument = str  # a positional argument: one word
 Arguments = Sequence[str]  # a positional argument: one or more words
@@ -67,7 +67,7 @@ class MeasurementOptions(KindOptions):
 class PlanOptions(MeasurementOptions):
     """Options for the measurements after training."""
 
-    samples: Extra = 1000  # N: fresh problems per length (default: 1000); 0: do not measure
+    samples: Amount = 1000  # N: fresh problems per length (default: 1000); 0: do not measure
     curve: str | None = None  # SIZES: further lengths, measured on fewer problems
     curve_samples: Size = 128  # N: problems per length of the curve (default: 128)
     far_families: bool = False  # with --families: measure families beyond twice the training length too

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.fields import Config, find_part_classes
-from lengthwise.base.ranges import Extra
+from lengthwise.base.ranges import Amount
 from lengthwise.base.rows import extract_windows, length_mask, shift_right, zero_after
 from lengthwise.base.types import END, EQUALS, PAD, PAUSE, START, Batch, Inputs, Problems, Vocab, smallest_integer_type
 from lengthwise.tasks import Task
@@ -79,7 +79,7 @@ class _RowLayout(Layout):
     """A layout of rows ``prompt = answer $``. Each answer symbol is predicted at the position before its own: the first
     one at ``=`` or at the last pause. A row has one answer slot more than the task asks for, for the end symbol."""
 
-    pauses: Extra = 0  # number of pause tokens between the equals sign and the answer (Goyal et al., 2024)
+    pauses: Amount = 0  # number of pause tokens between the equals sign and the answer (Goyal et al., 2024)
     framed: bool = False  # add a start symbol before the prompt, and use a padding symbol instead of the end symbol
 
     causal = True

@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from lengthwise.base.fields import Config
-from lengthwise.base.ranges import Change, Extra, Fraction, Size
+from lengthwise.base.ranges import Amount, Fraction, Offset, Size
 
 
 class Loops(Config):
@@ -45,7 +45,7 @@ class Constant(Loops):
 class PerRound(Loops):
     """Step-dependent supervision (Fan et al., 2025, section 4): max(1, ``times`` · T(n) + ``more``) loops."""
 
-    more: Change = 0  # loops beyond times · T(n)
+    more: Offset = 0  # loops beyond times · T(n)
     times: Size = 1  # loops per round of the reference algorithm
 
     def planned(self, rounds: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
@@ -57,7 +57,7 @@ class LogRounds(Loops):
     """A logarithmic number of loops, max(1, ⌈log₂ T(n)⌉ + ``more``), for models that combine twice as many symbols in
     every loop (``Scan``)."""
 
-    more: Change = 0  # loops beyond ⌈log₂ T(n)⌉
+    more: Offset = 0  # loops beyond ⌈log₂ T(n)⌉
 
     def planned(self, rounds: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         return (rounds.double().log2().ceil().long() + self.more).clamp(min=1)
@@ -68,8 +68,8 @@ class ExtraLoops(Loops):
     """One loop per round, max(1, T(n) + ``more``). In training, a row runs 0 … ``extra`` further loops, drawn
     uniformly, so that the model learns to keep its answer."""
 
-    more: Change = 0  # loops beyond T(n)
-    extra: Extra = 5  # maximum number of further loops in training
+    more: Offset = 0  # loops beyond T(n)
+    extra: Amount = 5  # maximum number of further loops in training
 
     def planned(self, rounds: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         return (rounds + self.more).clamp(min=1)

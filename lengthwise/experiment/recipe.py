@@ -14,7 +14,7 @@ from torch import nn
 
 from lengthwise.base import fields, rng
 from lengthwise.base.formatting import format_html_table, format_listing
-from lengthwise.base.ranges import Count, Decay, Extra, Fraction, Name, OneLine, Pattern, Positive, Seed, Size, Whole
+from lengthwise.base.ranges import Amount, Count, Decay, Fraction, Name, OneLine, Pattern, Positive, Seed, Size, Whole
 from lengthwise.base.results import AnySize, RunOutline
 from lengthwise.base.types import UsageError
 from lengthwise.experiment.layout import Layout
@@ -45,7 +45,7 @@ class Watch(fields.Config):
     sizes: tuple[Size, ...] = ()  # sizes at which exact match is measured
     count: Size = 200  # fresh problems per size
     probes: tuple[str, ...] = ()  # prompts whose right answer's perplexity is measured
-    validation: Extra = 0  # problems of the validation loss; 0: none
+    validation: Amount = 0  # problems of the validation loss; 0: none
 
     def __post_init__(self) -> None:
         super().__post_init__()

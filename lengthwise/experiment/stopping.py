@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from lengthwise.base import fields
-from lengthwise.base.ranges import Change, Extra, Positive, Size
+from lengthwise.base.ranges import Amount, Offset, Positive, Size
 from lengthwise.base.types import Trace, UsageError
 from lengthwise.experiment.own_code import wrap_user_errors
 
@@ -65,7 +65,7 @@ class Stopping(fields.Config):
 class Oracle(Stopping):
     """Halts after max(1, planned + ``more``) loops; the planned loops follow from the known T(n)."""
 
-    more: Change = 0  # loops beyond the planned ones
+    more: Offset = 0  # loops beyond the planned ones
 
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         return (planned + self.more).clamp(min=1)
@@ -101,7 +101,7 @@ class MaxConfidence(OutputRule):
     published.
     """
 
-    extra: Extra = 20  # loops compared beyond the planned ones
+    extra: Amount = 20  # loops compared beyond the planned ones
     per: Literal["example", "batch"] = "example"  # one loop for each problem, or one for a batch of 512 (published)
     most: Size | None = None  # loops compared, independent of the planned ones; none: planned + extra
 
@@ -125,8 +125,8 @@ class Halted(OutputRule):
     the problem (``AnyLoops`` with ``Halting``). If later answers stay right, ``more`` corrects for a model that answers
     a little early."""
 
-    extra: Extra = 20  # maximum number of loops beyond the planned ones
-    more: Extra = 0  # loops beyond the first one with an answer
+    extra: Amount = 20  # maximum number of loops beyond the planned ones
+    more: Amount = 0  # loops beyond the first one with an answer
     most: Size | None = None  # maximum number of loops, independent of the planned ones; none: planned + extra
     needs_end = True
 
@@ -145,7 +145,7 @@ class Converged(OutputRule):
     ``extra``."""
 
     patience: Size = 2  # further loops that must give the same answer
-    extra: Extra = 20  # maximum number of loops beyond the planned ones
+    extra: Amount = 20  # maximum number of loops beyond the planned ones
     most: Size | None = None  # maximum number of loops, independent of the planned ones; none: planned + extra
 
     @property
@@ -260,9 +260,8 @@ def _check_rows(part: fields.Config, method: str, value: object, dtype: torch.dt
     """Raise UsageError unless ``value``, returned by a part's method, is a tensor of this type, one number per row."""
     if not isinstance(value, Tensor) or value.dtype != dtype or value.shape != (rows,):
         expected = "torch.bool" if dtype == torch.bool else "torch.long"
-        actual = describe_value(value)
-        name = fields.format_part(part)
-        raise UsageError(f"{name}: {method} must return a {expected} for each of {rows} rows, not {actual}")
+        error = f"{fields.format_part(part)}: {method} must return a {expected} for each of {rows} rows"
+        raise UsageError(f"{error}, not {describe_value(value)}")
 
 
 def describe_value(value: object) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import import_library
-from lengthwise.base.ranges import Extra, NotNegative, OneLine, Size
+from lengthwise.base.ranges import Amount, NotNegative, OneLine, Size
 from lengthwise.jobs.launchers import LENGTHWISE_COMMAND, Executor, Job, Launcher, Process, split_message
 
 POLL_SECONDS = 1.0  # seconds between polls of the tasks
@@ -27,7 +27,7 @@ class Ray(Launcher):
     address: OneLine = ""  # a cluster; empty: RAY_ADDRESS, a cluster on this machine, or a new one for this command
     cpus: Size = 1  # CPUs per run
     gpus: NotNegative = 0.0  # GPUs per run; 0.25 lets four share one
-    retries: Extra = 3  # number of retries of a lost training
+    retries: Amount = 3  # number of retries of a lost training
 
     def check(self) -> None:
         _import_ray()

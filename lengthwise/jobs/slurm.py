@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import import_library
-from lengthwise.base.ranges import Extra, OneLine, Range, Size
+from lengthwise.base.ranges import Amount, OneLine, Range, Size
 from lengthwise.jobs.launchers import LENGTHWISE_COMMAND, Executor, Job, Launcher, extract_failure_reason, split_message
 from lengthwise.runs.folder import get_runs_folder
 
@@ -28,7 +28,7 @@ class Slurm(Launcher):
 
     partition: OneLine = ""  # name of a partition; empty: the cluster's default
     minutes: Annotated[int, Range(5)] = 60  # time limit per job, saving included; longer runs resume in a new job
-    gpus: Extra = 0  # GPUs per job
+    gpus: Amount = 0  # GPUs per job
     cpus: Size = 1  # CPUs per job
     memory: OneLine = ""  # memory per job, e.g. 4GB; empty: the cluster's default
     at_a_time: Size = 100  # maximum number of running jobs per array

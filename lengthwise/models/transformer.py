@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 
-from lengthwise.base.ranges import Decay, Extra, NotNegative, Positive, Size
+from lengthwise.base.ranges import Amount, Decay, NotNegative, Positive, Size
 from lengthwise.base.types import Inputs, UsageError, Vocab
 from lengthwise.models import Model, ModelSpec
 from lengthwise.nn.attention import Attention
@@ -61,7 +61,7 @@ class Transformer(ModelSpec):
     width: Size = 64  # numbers per position; a multiple of heads
     layers: Size = 1  # blocks that one loop applies
     heads: Size = 4  # attention heads per block
-    mlp: Extra = 4  # the hidden width of the MLP, in multiples of width; 0: no MLP
+    mlp: Amount = 4  # the hidden width of the MLP, in multiples of width; 0: no MLP
     activation: Activation = "gelu"  # gelu is the tanh form; relu takes a sixth off a small training step on a CPU
     gated: bool = False  # use a gated MLP (GEGLU)
     norm: Literal["pre", "post"] = "pre"  # before each part of a block, or after its residual connection

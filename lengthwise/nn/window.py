@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from lengthwise.base.ranges import Extra, Size
+from lengthwise.base.ranges import Amount, Size
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.nn.position import Encoding, Position, compute_distances
 
@@ -21,7 +21,7 @@ class Local(Position):
     (Shaw et al. 2018; Raffel et al. 2020, without their buckets)."""
 
     sees_neighbours_only: ClassVar[bool] = True
-    reach: Extra = 1  # neighbours on either side that are seen
+    reach: Amount = 1  # neighbours on either side that are seen
 
     def build(self, width: int, heads: int) -> Encoding:
         return LocalEncoding(self.reach, heads)
@@ -83,7 +83,7 @@ class LocalHeads(_HeadWindow):
     """The first ``count`` heads see ``reach`` neighbours on either side, and the others see all positions, as in
     Longformer (Beltagy et al. 2020) but by head instead of by position. There are no parameters."""
 
-    reach: Extra = 1  # neighbours on either side that are seen
+    reach: Amount = 1  # neighbours on either side that are seen
 
     def build(self, width: int, heads: int) -> Encoding:
         return LocalHeadsEncoding(self._mask_last_heads(heads).flip(0), self.reach)
@@ -111,8 +111,8 @@ class CoupledHeads(_HeadWindow):
     the predicted digit's position. A position always sees itself.
     """
 
-    reach: Extra = 0  # the largest difference of digit positions that is seen
-    ahead: Extra = 0  # the digit position at the centre of the window, relative to the position's own
+    reach: Amount = 0  # the largest difference of digit positions that is seen
+    ahead: Amount = 0  # the digit position at the centre of the window, relative to the position's own
 
     def build(self, width: int, heads: int) -> Encoding:
         return CoupledHeadsEncoding(self._mask_last_heads(heads), self.reach, self.ahead)

@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from lengthwise.base.fields import Config
-from lengthwise.base.ranges import Change, Fraction, Size
+from lengthwise.base.ranges import Fraction, Offset, Size
 from lengthwise.base.types import Batch, Loss, to_device
 from lengthwise.runners import Runner
 from lengthwise.runners.plain import detach
@@ -167,7 +167,7 @@ class Halting(Objective):
     cross-entropy of the tokens of all other rows.
     """
 
-    more: Change = 0  # a row is not done before T(n) + this many loops
+    more: Offset = 0  # a row is not done before T(n) + this many loops
     needs_end = True
 
     def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:

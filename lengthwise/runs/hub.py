@@ -22,7 +22,7 @@ from lengthwise.base.files import read_bytes, remove, write
 
 HUB_PREFIX = "hf:"
 REQUIRED_FILES = ("config.json", "model.safetensors")
-FILES = (*REQUIRED_FILES, "about.json", "scores.jsonl")
+HUB_FILES = (*REQUIRED_FILES, "about.json", "scores.jsonl")
 MAX_FILE_BYTES = 2 * 10**9  # maximum size of a file: about a thousand times the shipped weights
 NAME_PATTERN = r"[A-Za-z0-9][\w.-]{0,95}"
 STATUS_TEXTS = {
@@ -61,7 +61,7 @@ def download_weights(text: str) -> Path:
         with suppress(ConnectionError, *_list_http_errors()[1:]):
             api = hub.HfApi(endpoint=endpoint)
             info = api.model_info(address.repository, revision=address.revision, files_metadata=True)
-            files = {file.rfilename: file for file in info.siblings or [] if file.rfilename in FILES}
+            files = {file.rfilename: file for file in info.siblings or [] if file.rfilename in HUB_FILES}
             for name in REQUIRED_FILES:
                 if name not in files:
                     raise UsageError(f"{address}: there is no {name}, so these are not weights of Lengthwise")
@@ -70,10 +70,10 @@ def download_weights(text: str) -> Path:
                     size = f"its {name} has {file.size / 1e9:,.0f} GB"
                     raise UsageError(f"{address}: {size}; the limit is {MAX_FILE_BYTES / 1e9:.0f} GB")
                 digests[name] = file.lfs.sha256 if file.lfs else file.blob_id
-        options = {"revision": address.revision, "allow_patterns": FILES, "max_workers": 1, "endpoint": endpoint}
+        options = {"revision": address.revision, "allow_patterns": HUB_FILES, "max_workers": 1, "endpoint": endpoint}
         folder = Path(hub.snapshot_download(address.repository, **options, local_files_only=not digests))
     damaged = []
-    for path in filter(Path.exists, map(folder.joinpath, FILES)):
+    for path in filter(Path.exists, map(folder.joinpath, HUB_FILES)):
         content = read_bytes(path, MAX_FILE_BYTES)
         git_digest = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
         # The Hub lists SHA-256 or, for small files, git's own digest; the cache names files after their digests.
@@ -96,13 +96,13 @@ def push_weights(folder: Path, text: str, model_card: str, *, private: bool = Fa
     hub = import_library("huggingface_hub", "hub")
     api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
     with tempfile.TemporaryDirectory() as copy_folder, _silence_progress(), _translate_errors(address):
-        for name in FILES:
+        for name in HUB_FILES:
             if (folder / name).exists():
                 write(Path(copy_folder) / name, read_bytes(folder / name, MAX_FILE_BYTES))
         write(Path(copy_folder) / "README.md", model_card.encode())
         api.create_repo(address.repository, private=private, exist_ok=True)
         # Delete files of an earlier upload, such as scores, which are not of these weights.
-        options = {"commit_message": "Upload weights", "delete_patterns": list(FILES)}
+        options = {"commit_message": "Upload weights", "delete_patterns": list(HUB_FILES)}
         commit = api.upload_folder(repo_id=address.repository, folder_path=copy_folder, **options)
     return commit.commit_url
 

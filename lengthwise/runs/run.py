@@ -23,15 +23,7 @@ from torch import Tensor, nn
 
 from lengthwise.base.errors import UsageError, quote_value, remove_controls
 from lengthwise.base.fields import suggest, validate
-from lengthwise.base.files import (
-    format_error,
-    read_bytes,
-    read_json_object,
-    read_text,
-    remove,
-    write,
-    write_json,
-)
+from lengthwise.base.files import format_error, read_bytes, read_json_object, read_text, remove, write, write_json
 from lengthwise.base.results import RunOutline
 from lengthwise.experiment.own_code import hash_user_code, list_differing_classes
 from lengthwise.experiment.recipe import Recipe, build_outline, is_shipped_recipe

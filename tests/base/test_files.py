@@ -28,14 +28,14 @@ from lengthwise.verify.verification import read_record as read_verification
 from lengthwise.viewer.document import write_page
 
 RECIPE = lw.find("looped-parity", *fuzz.SHORT_CHANGES, *fuzz.SMALL_CHANGES)
-SCORE_ROW = {"task": "parity", "weights": "w", "stopping": "MaxConfidence(extra=1)", "problems": "uniform", "count": 9,
-             "sizes": [2], "exact": 1.0, "token_accuracy": 1.0, "loops": 2.0, "low": 0.7, "high": 1.0}  # fmt: skip
+SCORE = {"task": "parity", "weights": "w", "stopping": "MaxConfidence(extra=1)", "problems": "uniform", "sizes": [2],
+         "count": 9, "exact": 1.0, "token_accuracy": 1.0, "loops": 2.0, "low": 0.7, "high": 1.0}  # fmt: skip
 
 
 def build_run(folder):
     """Build a run with rows, without training."""
     run = Run.of(RECIPE, folder)
-    run.append("scores", SCORE_ROW)
+    run.append("scores", SCORE)
     run.append("metrics", {"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.4})
     return run
 
@@ -71,7 +71,7 @@ def write_report(folder):
 RESULT_FILES = ("runs.json", "scores.csv", "metrics.csv", "card.json", "figures.json", "lengths.png")
 # Every file that the package writes, and a function that writes it into a folder.
 WRITERS = {
-    **{f"{name}.jsonl": lambda folder, name=name: RunFolder(folder).append(name, SCORE_ROW)
+    **{f"{name}.jsonl": lambda folder, name=name: RunFolder(folder).append(name, SCORE)
        for name in ("scores", "metrics", "depth", "anatomy", "replies")},
     "config.json": lambda folder: save_weights(folder, RECIPE, {}),
     "model.safetensors": lambda folder: save_weights(folder, RECIPE, {}),
@@ -146,7 +146,7 @@ def test_a_folder_that_the_user_names_may_be_a_link(tmp_path, monkeypatch):
     run = build_run(None)
     (tmp_path / "run").symlink_to(run.folder)
     with run.lock(), RunFolder(tmp_path / "run").lock():
-        build_run(tmp_path / "run").append_new("scores", SCORE_ROW)
+        build_run(tmp_path / "run").append_new("scores", SCORE)
     assert len(run.rows("scores")) == 2 and run.folder.parent.resolve() == tmp_path / "disk"
 
 
@@ -215,7 +215,7 @@ def test_a_file_that_is_too_large_is_refused_at_once(name, tmp_path):
         acts[name]()
     if name == "scores.jsonl":
         with pytest.raises(lw.UsageError, match="too large"):
-            run.append("scores", SCORE_ROW)
+            run.append("scores", SCORE)
     assert time.monotonic() - begun < 5
 
 

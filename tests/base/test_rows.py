@@ -11,7 +11,7 @@ from lengthwise.tasks.digits import argsort_rows
 
 sizes = st.integers(1, 9)
 seeds = st.integers(0, 10_000)
-types = st.sampled_from([SYMBOL_DTYPE, torch.int16, torch.int32, torch.long])
+dtypes = st.sampled_from([SYMBOL_DTYPE, torch.int16, torch.int32, torch.long])
 
 
 def draw_rows(seed, rows, width, dtype=torch.long, high=100):
@@ -22,7 +22,7 @@ def draw_numbers(seed, low, high, count):
     return torch.randint(low, high + 1, (count,), generator=stream(seed, "numbers"))
 
 
-@given(seeds, sizes, sizes, types)
+@given(seeds, sizes, sizes, dtypes)
 def test_rows_are_masked_and_zeroed_beyond_their_lengths(seed, rows, width, dtype):
     length = draw_numbers(seed, 0, width, rows)
     row = draw_rows(seed, rows, width, dtype)
@@ -35,7 +35,7 @@ def test_rows_are_masked_and_zeroed_beyond_their_lengths(seed, rows, width, dtyp
     assert torch.equal(length_mask(table, width), marked.expand(2, -1, -1))
 
 
-@given(seeds, sizes, sizes, sizes, types)
+@given(seeds, sizes, sizes, sizes, dtypes)
 def test_each_row_is_shifted_by_its_own_offset(seed, rows, size, width, dtype):
     by = draw_numbers(seed, -size, width, rows)
     row = draw_rows(seed, rows, size, dtype)

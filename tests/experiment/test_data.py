@@ -59,7 +59,7 @@ def test_family_problems_use_base_puzzles_of_their_own_split(monkeypatch):
     assert (trained, {*parts}) == ({"train"}, {"validation"})
 
 
-def test_a_larger_set_begins_with_the_smaller_and_another_seed_gives_another():
+def test_a_larger_set_begins_with_the_smaller_and_another_seed_gives_other_problems():
     found = draw_small_set(2000)
     whole = list_prompts(found)
     assert len(whole) == 2000 == len(set(whole)) and list_prompts(draw_small_set(700)) == whole[:700]

@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 from specs import choose_covering, list_parts
 
 import lengthwise as lw
-from lengthwise.experiment.layout import (
-    FullOutput,
-    NextToken,
-    Pairs,
-    mask_before_end,
-    mask_through_end,
-)
+from lengthwise.experiment.layout import FullOutput, NextToken, Pairs, mask_before_end, mask_through_end
 from lengthwise.tasks.arithmetic import Multiplication
 from lengthwise.tasks.expression import Expression
 from lengthwise.tasks.modular_arithmetic import ModularArithmetic
@@ -183,7 +177,7 @@ def test_a_task_must_not_use_the_layout_s_own_symbols(layout, symbol):
             refusing.write(sample_problems(lw.Copy()), task)
 
 
-def test_fields_that_do_not_fit_are_refused():
+def test_invalid_fields_of_a_layout_are_refused():
     for build, message in (
         (lambda: FullOutput(-1), "pauses must be 0 or more"),
         (lambda: FullOutput(level=True), r"^level adds slots after the answer, .*: set both$"),

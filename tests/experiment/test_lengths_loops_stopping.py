@@ -234,14 +234,14 @@ def draw_traces(draw):
     return lw.Trace(predicted, ends, confidence, loops, movement), draw_tensor(st.integers(1, 6), rows)
 
 
-def choose_by_loop(stopping, trace, planned, i):
-    """Compute, in plain Python, the loop whose answer is used for row ``i``."""
-    ran = int(trace.loops[i])
-    confidence = trace.confidence[:ran, i].tolist()
-    predicted = [trace.predictions[k, i, : int(trace.ends[k, i])].tolist() for k in range(ran)]
+def choose_by_loop(stopping, trace, planned, row):
+    """Compute, in plain Python, the loop whose answer is used for ``row``."""
+    ran = int(trace.loops[row])
+    confidence = trace.confidence[:ran, row].tolist()
+    predicted = [trace.predictions[k, row, : int(trace.ends[k, row])].tolist() for k in range(ran)]
     match stopping:
         case Oracle(more=more):
-            return max(1, int(planned[i]) + more)
+            return max(1, int(planned[row]) + more)
         case After(loops=loops):
             return loops
         case MaxConfidence(per="batch"):
@@ -255,7 +255,7 @@ def choose_by_loop(stopping, trace, planned, i):
             same = [predicted[k : k + patience + 1] == [predicted[k]] * (patience + 1) for k in range(ran)]
             return (same.index(True) if True in same else ran - 1) + 1
         case Settled(below=below, period=period):
-            moved = trace.movement[:ran, i, period - 1].tolist()
+            moved = trace.movement[:ran, row, period - 1].tolist()
             return next((k + 1 for k in range(ran) if moved[k] < below), ran)
 
 

@@ -25,7 +25,7 @@ from lengthwise.runs.run import Run, get_runs_folder, load
 from lengthwise.training.loop import train
 from lengthwise.training.stacked import train_stacked
 
-SOURCE = '''
+MODULE_SOURCE = '''
 """A module."""
 from dataclasses import dataclass
 
@@ -63,8 +63,8 @@ class Net(nn.Module):
 '''
 SMALL_RUN = ["steps=4", "batch=4", "watch.every=0", "loops=Constant", "objective=Final", "stopping=Oracle"]
 SMALL_RUN += ["layout=NextToken", "families=0", "name=own"]
-SCRIPT = (
-    SOURCE
+SCRIPT_SOURCE = (
+    MODULE_SOURCE
     + f"""
 if __name__ == "__main__":
     print(lw.train(lw.find("looped-copy", *{SMALL_RUN!r}).change(model=Scaled()), quiet=True).folder)
@@ -99,21 +99,21 @@ def test_the_package_s_own_parts_have_no_user_code():
 
 @pytest.mark.parametrize(("old", "new"), SAFE_EDITS, ids=repr)
 def test_comments_and_unused_functions_do_not_change_the_hash(write_module, old, new):
-    one = build_recipe(write_module("# a comment\n" + SOURCE))
+    one = build_recipe(write_module("# a comment\n" + MODULE_SOURCE))
     before = hash_user_code(one, one.build())
     assert set(before) == {"my_scaled.Scaled", "my_scaled.Net"}
-    one = build_recipe(write_module(("# a comment\n" + SOURCE).replace(old, new)))
+    one = build_recipe(write_module(("# a comment\n" + MODULE_SOURCE).replace(old, new)))
     assert hash_user_code(one, one.build()) == before
 
 
 @pytest.mark.parametrize(("old", "new", "stacked"), [*((*change, False) for change in EDITS), (*EDITS[0], True)])
 def test_a_run_does_not_continue_with_changed_code(write_module, old, new, stacked, capsys):
-    one = build_recipe(write_module(SOURCE))
+    one = build_recipe(write_module(MODULE_SOURCE))
     run = train_stacked([one.with_seed(0), one.with_seed(1)])[0] if stacked else train(one)
     before = hash_user_code(one, run.model)
     assert json.loads((run.folder / "code.json").read_text()) == before
     train(one)  # the run is already finished
-    changed = build_recipe(write_module(SOURCE.replace(old, new)))
+    changed = build_recipe(write_module(MODULE_SOURCE.replace(old, new)))
     with pytest.raises(lw.UsageError, match=r"my_scaled\.Net.* changed since this run was trained; set name=…"):
         train(changed)
     assert train(changed.change(name="another")).done
@@ -126,8 +126,8 @@ def test_a_run_does_not_continue_with_changed_code(write_module, old, new, stack
 
 
 def test_weights_of_changed_code_that_do_not_fit_are_explained(write_module):
-    run = train(build_recipe(write_module(SOURCE)))
-    write_module(SOURCE.replace("self.table", "self.lookup"))
+    run = train(build_recipe(write_module(MODULE_SOURCE)))
+    write_module(MODULE_SOURCE.replace("self.table", "self.lookup"))
     with pytest.raises(lw.UsageError) as error:
         load(run.folder)
     assert str(error.value) == (
@@ -138,8 +138,8 @@ def test_weights_of_changed_code_that_do_not_fit_are_explained(write_module):
 
 
 def test_a_file_that_is_no_longer_valid_python_is_reported(write_module, tmp_path):
-    one = build_recipe(write_module(SOURCE))
-    (tmp_path / "my_scaled.py").write_text(SOURCE + "\ndef broken(:\n")
+    one = build_recipe(write_module(MODULE_SOURCE))
+    (tmp_path / "my_scaled.py").write_text(MODULE_SOURCE + "\ndef broken(:\n")
     with pytest.raises(lw.UsageError, match=r"my_scaled\.py: invalid syntax .*; the code of your classes is read"):
         train(one)
 
@@ -153,7 +153,7 @@ def run_as_script():
 
 def test_the_same_file_as_a_script_and_imported_is_the_same_code(write_module, tmp_path):
     """The script may be run before or after the import; a changed file of the same name is different code."""
-    one = build_recipe(write_module(SCRIPT))
+    one = build_recipe(write_module(SCRIPT_SOURCE))
     output = call_in_fork(run_as_script, tmp_path)
     run = train(one)
     assert str(run.folder) == output.strip()
@@ -162,19 +162,19 @@ def test_the_same_file_as_a_script_and_imported_is_the_same_code(write_module, t
     # As an earlier version stored it when the file ran as a script.
     (run.folder / "code.json").write_text(json.dumps(kept).replace("my_scaled", "__main__"))
     assert not run.list_changed_classes()
-    changed = build_recipe(write_module(SCRIPT.replace(*EDITS[0])))
+    changed = build_recipe(write_module(SCRIPT_SOURCE.replace(*EDITS[0])))
     (run.folder / "code.json").write_text(json.dumps(kept))
     assert run.list_changed_classes(changed.build()) == ["my_scaled.Net", "my_scaled.Scaled"]
     (run.folder / "code.json").write_text('{"my_scaled.Net": [1]}')
     with pytest.raises(lw.UsageError, match=r"code\.json\.my_scaled\.Net: "):
         run.list_changed_classes()
     (run.folder / "code.json").write_text(json.dumps(kept))
-    write_module(SCRIPT)
+    write_module(SCRIPT_SOURCE)
     assert call_in_fork(run_as_script, tmp_path) == output
 
 
 def test_with_changed_code_depth_rows_are_neither_stored_nor_shown(write_module, tmp_path, capsys, blank_figures):
-    one = build_recipe(write_module(SOURCE)).change(layout=lw.FullOutput(), task=lw.find("looped-parity").task)
+    one = build_recipe(write_module(MODULE_SOURCE)).change(layout=lw.FullOutput(), task=lw.find("looped-parity").task)
     run = train(one)
     words = parse(["report", str(run.folder), "--stopping", "--lengths", "2", "--samples", "2", "--out", str(tmp_path)])
     verb(words)()
@@ -182,7 +182,7 @@ def test_with_changed_code_depth_rows_are_neither_stored_nor_shown(write_module,
     (run.folder / "depth.jsonl").write_text(json.dumps(row | {"exact": [0.125] * len(row["exact"])}) + "\n")
     verb(words)()
     assert "0.125" in capsys.readouterr().out
-    write_module(SOURCE.replace(*EDITS[0]))
+    write_module(MODULE_SOURCE.replace(*EDITS[0]))
     verb(words)()
     printed = capsys.readouterr()
     assert "my_scaled.Net" in printed.err and "0.125" not in printed.out and len(run.rows("depth")) == 1
@@ -190,10 +190,10 @@ def test_with_changed_code_depth_rows_are_neither_stored_nor_shown(write_module,
 
 def test_an_untrained_run_records_the_current_code(write_module):
     """A run that was killed before its first checkpoint is untrained, so its code may change."""
-    one = build_recipe(write_module(SOURCE))
+    one = build_recipe(write_module(MODULE_SOURCE))
     run = Run.of(one)
     run.record_code(one.build())
-    changed = build_recipe(write_module(SOURCE.replace(*EDITS[0])))
+    changed = build_recipe(write_module(MODULE_SOURCE.replace(*EDITS[0])))
     run.record_code(changed.build())
     assert json.loads((run.folder / "code.json").read_text()) == hash_user_code(changed, changed.build())
     assert train(changed).done
@@ -248,7 +248,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("part", "body", "message"), MISTAKES, ids=[message for *_, message in MISTAKES])
-def test_an_error_in_user_code_gives_one_line(part, body, message, tmp_path):
+def test_an_error_in_user_code_is_reported_in_one_line(part, body, message, tmp_path):
     if part:
         part = CLASS_TEMPLATE.format(**dict(zip(("base", "method", "line"), part, strict=True)))
         body = f"return lw.find('looped-parity', *{body.split()})"
@@ -326,7 +326,7 @@ class FailingSpec(lw.ModelSpec):
 
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("calls_before_failure", [0, 3])
-def test_a_model_that_fails_in_any_way_gives_one_line(error, calls_before_failure, tmp_path):
+def test_a_model_that_fails_in_any_way_is_reported_in_one_line(error, calls_before_failure, tmp_path):
     """Any error in training is reported; a ``SystemExit`` would end the process with status 0."""
     recipe = lw.find("looped-parity", "watch.every=0", "keep=last", "steps=6", "batch=2")
     recipe = recipe.change(model=FailingSpec(calls_before_failure, error), layout=lw.NextToken(), loops=lw.Constant(1))
@@ -390,7 +390,7 @@ class FaultyRule(lw.Stopping):
 
 
 @pytest.mark.parametrize("faulty_input", ["nothing", "movement", "earlier"])
-def test_an_error_in_a_user_s_rule_gives_one_line_and_breaks_a_law(faulty_input):
+def test_an_error_in_a_user_s_rule_is_reported_in_one_line_and_breaks_a_law(faulty_input):
     rule = FaultyRule(faulty_input)
     message = rf"^{re.escape(rule.name)}: \w+Error in test_own_code.py, line \d+: .*"
     with pytest.raises(lw.UsageError, match=message):

@@ -81,7 +81,7 @@ def test_symbols_missing_from_reads_or_writes_are_reported():
         lw.Tagged().write(shorter.parse("(()"), shorter)
 
 
-def test_tasks_that_do_not_fit_are_refused():
+def test_tasks_that_a_layout_does_not_accept_are_refused():
     for task, layout in ((lw.Addition(), lw.Tagged()), (lw.Parity(), lw.Tagged()), (lw.Copy(), lw.Labelled())):
         with pytest.raises(lw.UsageError, match="does not accept"):
             lw.find("looped-parity").change(task=task, layout=layout)

@@ -235,8 +235,8 @@ def test_pushed_files_equal_the_local_files(fake_hub, tmp_path):
     done = command("push", "looped-pairs", "u/new", "--json")
     assert done.returncode == 0, done.stderr
     sent = {line["value"]["path"]: line["value"] for line in fake_hub.sent if line["key"] == "file"}
-    assert set(sent) == {*hub.FILES, "README.md"}
-    for name in hub.FILES:
+    assert set(sent) == {*hub.HUB_FILES, "README.md"}
+    for name in hub.HUB_FILES:
         assert base64.b64decode(sent[name]["content"]) == (SOURCE_FOLDER / name).read_bytes()
     card = base64.b64decode(sent["README.md"]["content"]).decode()
     assert "| 24 | 1.000" in card and "lengthwise verify hf:u/new" in card and "2409.15647" not in card
@@ -244,7 +244,7 @@ def test_pushed_files_equal_the_local_files(fake_hub, tmp_path):
 
 
 def test_a_push_deletes_scores_of_earlier_weights(fake_hub, tmp_path):
-    fake_hub.old = [*hub.FILES, "notes.txt"]
+    fake_hub.old = [*hub.HUB_FILES, "notes.txt"]
     bare = tmp_path / "bare"
     shutil.copytree(SOURCE_FOLDER, bare)
     (bare / "scores.jsonl").unlink()

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lengthwise.base.ranges import Extra, Size
+from lengthwise.base.ranges import Amount, Size
 from lengthwise.nn.mixer import Hidden, Mixer, MixerSpec
 from lengthwise.nn.mixers.recurrent import (
     RecurrentMixer,
@@ -48,7 +48,7 @@ class DeltaNet(_DeltaSpec):
     """
 
     negative: bool = False  # eigenvalues in [−1, 1] instead of [0, 1]
-    taps: Extra = 4  # kernel size of the short convolution; 0: none
+    taps: Amount = 4  # kernel size of the short convolution; 0: none
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class GatedDeltaNet(_DeltaSpec):
     keys, not twice as wide, and initial rates of decay are in 1 … 16 (see ``Decay``), not in 0 … 16."""
 
     negative: bool = False  # eigenvalues in [−1, 1] instead of [0, 1]
-    taps: Extra = 4  # kernel size of the short convolution; 0: none
+    taps: Amount = 4  # kernel size of the short convolution; 0: none
 
     fixed_arguments: ClassVar[dict[str, Any]] = {"gated": True}
 
@@ -71,7 +71,7 @@ class DeltaProduct(_DeltaSpec):
     updates: Size = 2  # delta-rule updates per position
     negative: bool = True  # eigenvalues of one update in [−1, 1] instead of [0, 1]
     gated: bool = False  # a decay and an output gate, as in Gated DeltaNet
-    taps: Extra = 4  # kernel size of the short convolution; 0: none
+    taps: Amount = 4  # kernel size of the short convolution; 0: none
 
 
 class DeltaMixer(RecurrentMixer):

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lengthwise.base.ranges import Extra, Size
+from lengthwise.base.ranges import Amount, Size
 from lengthwise.nn.mixer import Hidden, Mixer, MixerSpec
 from lengthwise.nn.mixers.delta import Decay
 from lengthwise.nn.mixers.recurrent import (
@@ -35,7 +35,7 @@ class Mamba2(MixerSpec):
     negative: bool = False  # decays in (−1, 1) instead of (0, 1)
     state: Size = 16  # length of the vectors B and C
     expand: Size = 2  # the inner width, in multiples of width
-    taps: Extra = 4  # kernel size of the short convolution; 0: none
+    taps: Amount = 4  # kernel size of the short convolution; 0: none
 
     def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
         return Mamba2Mixer(self, width, heads, biases=biases)

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lengthwise.base.ranges import Extra
+from lengthwise.base.ranges import Amount
 from lengthwise.nn.mixer import Hidden, Mixer, MixerSpec
 from lengthwise.nn.mixers.recurrent import RecurrentMixer, ShortConvolution, exempt_from_decay, join_heads, split_heads
 
@@ -27,7 +27,7 @@ class MLSTM(MixerSpec):
     do not start at 0, the norm is an RMS norm, the output gate is σ instead of SiLU, and there is no learned skip.
     """
 
-    taps: Extra = 4  # kernel size of the short convolution before queries, keys and gates; 0: none
+    taps: Amount = 4  # kernel size of the short convolution before queries, keys and gates; 0: none
 
     def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
         return MLSTMMixer(width, heads, taps=self.taps, biases=biases)
@@ -105,7 +105,7 @@ class SLSTM(MixerSpec):
     an RMS norm, recurrent weights do not start at 0, and biases of f start in 3 … 6 instead of −7 … 5.
     """
 
-    taps: Extra = 4  # kernel size of the short convolution before the gates i and f; 0: none
+    taps: Amount = 4  # kernel size of the short convolution before the gates i and f; 0: none
 
     def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
         return SLSTMMixer(width, heads, taps=self.taps, biases=biases)
