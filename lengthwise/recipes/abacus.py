@@ -27,10 +27,10 @@ from lengthwise.tasks.bits import BitwiseOr
 from lengthwise.tasks.sorting import Sorting
 
 PROBES = ("1+1", "57+24", "999999+8888", f"{'789' * 50}+{'12' * 20}")
-DEPTH = 16  # number of effective layers, as published
+EFFECTIVE_LAYERS = 16  # number of effective layers, as published
 
 
-# Splits of ``DEPTH`` effective layers into layers and loops: the layers, and the form of input injection.
+# Splits of ``EFFECTIVE_LAYERS`` effective layers into layers and loops: the layers, and the form of input injection.
 SPLITS: dict[str, tuple[int, Injection]] = {
     "16x1": (16, "once"),
     "16x1-injection": (16, "layers"),
@@ -40,14 +40,14 @@ SPLITS: dict[str, tuple[int, Injection]] = {
 }
 
 
-def paper_decoders() -> dict[str, Recipe]:
+def build_decoders() -> dict[str, Recipe]:
     """A decoder of McLeish et al., 2024, as published: width 1024, 20 million sums of up to 20 digits; for a GPU."""
     return index_recipes(map(_build_published_recipe, SPLITS))
 
 
 def _build_published_recipe(name: str) -> Recipe:
     layers, injection = SPLITS[name]
-    loops = DEPTH // layers
+    loops = EFFECTIVE_LAYERS // layers
     # The batch size is constant: the published one grows to 8,192 over the first 60 % of the run, which lasts 24 hours.
     # docs/abacus.md lists all differences.
     model = Transformer(
@@ -87,9 +87,9 @@ def _build_published_recipe(name: str) -> Recipe:
 
 
 def blog_abacus_addition() -> Recipe:
-    """The model of a blog that reproduced Abacus addition (docs/abacus.md): one layer, 16 loops, the input read in
-    every layer, and digit positions added to queries and keys. Training takes 27 hours of one GPU; the blog reports a
-    mean exact match of 0.61 over 40 × 40 digits."""
+    """The model of a blog that reproduced Abacus addition (docs/abacus.md): one layer, 16 loops, the input added in
+    every layer, and digit positions added to queries and keys. Training takes 27 hours of one GPU. The blog reports a
+    mean exact match of 0.61 over sums of 40 × 40 digits."""
     model = Transformer(
         width=1024,
         layers=1,
@@ -117,7 +117,7 @@ def blog_abacus_addition() -> Recipe:
 SMALL_MODEL = Transformer(width=128, layers=2, heads=4, init_std=0.05, embedding_std=0.5)
 # Vectors that start as sines are distinct, and similar for neighbouring positions. With an offset per row, every batch
 # trains all vectors.
-ABACUS = Abacus(size=160, offset=100, std=0.3, start="sines", each_row=True)
+ABACUS_ENCODING = Abacus(size=160, offset=100, std=0.3, start="sines", each_row=True)
 
 
 def abacus_addition() -> Recipe:
@@ -143,14 +143,14 @@ def abacus_addition() -> Recipe:
 
 def abacus_addition_full() -> Recipe:
     """``abacus-addition`` with Abacus embeddings alone: all heads see the whole row. A seed takes an hour of one CPU
-    thread; expect exact match 1.0 over 20 × 20 digits, a mean of 0.7 over 40 × 40, and 0 at 100 digits."""
+    thread. Expect a mean exact match of 1.0 over 20 × 20 digits, of 0.7 over 40 × 40, and of 0 at 100 digits."""
     return Recipe(
         name="abacus-addition-full",
         task=Addition(order="least"),
         layout=NextToken(),
         lengths=Uniform(20),
         loops=Constant(2),
-        model=replace(SMALL_MODEL, positions=(ABACUS,)),
+        model=replace(SMALL_MODEL, positions=(ABACUS_ENCODING,)),
         objective=Final(),
         steps=7000,
         schedule=Schedule("cosine", warmup=0.02, cooldown=0.5),
@@ -177,9 +177,9 @@ POSITIONS: dict[str, tuple[Position, ...]] = {
 }
 
 
-def positional_encodings() -> dict[str, Recipe]:
-    """Sums of up to 5 digits with one of ten positional encodings (compared as in McLeish et al., 2024), at a budget
-    that also suffices for encodings without digit positions. See results/abacus."""
+def build_encoding_variants() -> dict[str, Recipe]:
+    """Sums of up to 5 digits with one of ten positional encodings, as McLeish et al., 2024, compare them. The budget
+    also suffices for encodings without digit positions. See results/abacus."""
     models = {name: replace(SMALL_MODEL, positions=positions) for name, positions in POSITIONS.items()}
     return index_recipes(
         _build_comparison_recipe(f"abacus-positions-{name}", 5, steps=4000, model=model)
@@ -187,13 +187,13 @@ def positional_encodings() -> dict[str, Recipe]:
     )
 
 
-def depth_splits() -> dict[str, Recipe]:
+def build_depth_splits() -> dict[str, Recipe]:
     """Sums of up to 6 digits by sixteen effective layers of width 64, split into layers and loops as published.
     ``-once`` adds the input only before the first loop; ``-progressive`` adds a loss after a random number of loops.
     See results/abacus."""
     recipes = []
     for name, (layers, injection) in SPLITS.items():
-        loops = DEPTH // layers
+        loops = EFFECTIVE_LAYERS // layers
         model = replace(SMALL_MODEL, width=64, layers=layers, injection=injection, positions=(_DIGIT_POSITIONS,))
         build = partial(_build_comparison_recipe, top=6, steps=3000, loops=Constant(loops))
         recipes.append(build(f"abacus-split-{name}", model=model))
@@ -203,8 +203,8 @@ def depth_splits() -> dict[str, Recipe]:
     return index_recipes(recipes)
 
 
-def _build_comparison_recipe(name: str, top: int, **changed: Any) -> Recipe:
-    """Return a recipe for sums of up to ``top`` digits, which trains in minutes."""
+def _build_comparison_recipe(name: str, top: int, **changes: Any) -> Recipe:
+    """Return a recipe for sums of up to ``top`` digits that trains in minutes."""
     sizes = (top, top + 2)
     return replace(
         abacus_addition_full(),
@@ -213,7 +213,7 @@ def _build_comparison_recipe(name: str, top: int, **changed: Any) -> Recipe:
         ema=0.99,
         watch=Watch(every=500, sizes=sizes, count=200),
         chosen_on=ChosenOn(sizes),
-        **changed,
+        **changes,
     )
 
 
@@ -221,7 +221,7 @@ def _build_comparison_recipe(name: str, top: int, **changed: Any) -> Recipe:
 _SHORT_DIGIT_POSITIONS = Abacus(size=64, offset=8, std=0.3, start="sines", each_row=True)
 
 
-def other_tasks() -> dict[str, Recipe]:
+def build_other_tasks() -> dict[str, Recipe]:
     """Another task of McLeish et al., 2024, on small sizes. See results/abacus."""
     base = replace(abacus_addition_full(), steps=4000, ema=0.99)
     short_positions = replace(base, model=replace(SMALL_MODEL, positions=(_SHORT_DIGIT_POSITIONS,)), steps=12_000)
@@ -242,12 +242,12 @@ def other_tasks() -> dict[str, Recipe]:
 
 def local_sorting() -> Recipe:
     """Our model for sorting: half of the heads see only the left neighbour, and collect a number's digits at its end;
-    the others see all positions. The model is trained on up to four numbers of four digits. Expect .99 or more on every
-    family with three numbers of three digits, .9 with four of four, and low scores with five of five. A seed takes an
-    hour of one CPU thread; weights are shipped."""
+    the others see all positions. The model is trained on up to four numbers of four digits. Expect exact match .99 or
+    more on every family of three 3-digit numbers, .9 for four of 4 digits, and low scores for five of 5 digits. A seed
+    takes an hour of one CPU thread; weights are shipped."""
     similar = ("neighbours", "shared-front", "odd-one-out", "same-length", "two-values")
     return replace(
-        other_tasks()["abacus-sorting"],
+        build_other_tasks()["abacus-sorting"],
         name="local-sorting",
         lengths=Uniform(4),
         loops=Constant(4),

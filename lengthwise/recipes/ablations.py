@@ -1,4 +1,4 @@
-"""Ablations of our looped system and of our variant of Abacus: each recipe changes one part.
+"""Ablations of our looped models and of our variant of Abacus: each recipe changes one part.
 
 Recipes are called ``ablation-<task>-<change>``; ``ablation-<task>-ours`` is the unchanged reference.
 """
@@ -23,8 +23,8 @@ from lengthwise.recipes.window import WINDOWED, columns_addition
 from lengthwise.tasks.bits import FlippedCopy
 
 
-def ablations() -> dict[str, Recipe]:
-    """Our looped system, or our variant of Abacus, with one part changed. See results/ablations."""
+def build_ablations() -> dict[str, Recipe]:
+    """Our looped model, or our variant of Abacus, with one part changed. See results/ablations."""
     parity = replace(WINDOWED, name="ablation-parity-ours", watch=Watch())
     addition = replace(
         columns_addition(),

@@ -1,8 +1,8 @@
-"""Controls: our looped variants without the loop, without the window, or without both.
+"""Controls: our looped models without the loop, without the window, or without both.
 
-``control-<task>-window`` sees only neighbours, in several layers applied once; ``-loops`` loops and sees the whole row;
-``-neither`` has neither; ``-both`` is ``looped-<task>`` at half its range. All four share data, steps and batch size,
-except that for pairs the models without a loop are trained by the recipe of ``standard-pairs``.
+``control-<task>-window`` applies several layers once, and sees only neighbours; ``-loops`` loops and sees the whole
+row; ``-neither`` has neither loop nor window; ``-both`` is ``looped-<task>`` at half its range. All four share data,
+steps and batch size, but for pairs the models without a loop are trained by the recipe of ``standard-pairs``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from lengthwise.nn.position import Learned, Mark, NoPE
 from lengthwise.nn.window import Local
 from lengthwise.objectives import Final, Halting
 from lengthwise.recipes.pairs import looped_pairs, standard_pairs
-from lengthwise.recipes.window import FORMS
+from lengthwise.recipes.window import CONTROLLED_RECIPES
 
-LAYERS = 20  # applied once instead of in a loop
+LAYER_COUNT = 20  # applied once instead of in a loop
 
 
-def controls() -> dict[str, Recipe]:
+def build_controls() -> dict[str, Recipe]:
     """One of our recipes without the loop, without the window, without both, or with both on half the range of
     training sizes. See docs/controls.md."""
     looped, standard = looped_pairs(), standard_pairs()  # the standard one has neither loop nor window
@@ -40,9 +40,9 @@ def controls() -> dict[str, Recipe]:
     recipes = [*pairs]
     # All four controls of a task have half the range and half the steps, an eighth of the cost.
     once = {"loops": Constant(1), "objective": Final(), "stopping": Oracle()}
-    for task, form in FORMS.items():
-        recipe = form()
-        # Forms that halt by themselves run T(n) loops instead, since controls without the mark could not halt.
+    for task, build in CONTROLLED_RECIPES.items():
+        recipe = build()
+        # Recipes that halt by themselves run T(n) loops instead, since controls without the mark could not halt.
         if isinstance(recipe.objective, Halting):
             answers = recipe.model.answers if isinstance(recipe.model, Timed) else recipe.model
             recipe = replace(recipe, model=answers, loops=PerRound(), objective=Final(), stopping=Oracle())
@@ -58,11 +58,11 @@ def controls() -> dict[str, Recipe]:
             chosen_on=ChosenOn(sizes),
         )
         assert isinstance(both.model, Transformer)
-        deep, unwindowed_model = replace(both.model, layers=LAYERS), replace(both.model, positions=(NoPE(),))
+        deep, unwindowed_model = replace(both.model, layers=LAYER_COUNT), replace(both.model, positions=(NoPE(),))
         recipes += [
             both,
             replace(both, name=f"control-{task}-window", model=deep, **once),
             replace(both, name=f"control-{task}-loops", model=unwindowed_model),
-            replace(both, name=f"control-{task}-neither", model=replace(unwindowed_model, layers=LAYERS), **once),
+            replace(both, name=f"control-{task}-neither", model=replace(unwindowed_model, layers=LAYER_COUNT), **once),
         ]
     return index_recipes(recipes)

@@ -1,8 +1,8 @@
-"""Formal languages: several architectures by one protocol.
+"""Formal languages: recipes that train several architectures in the same way.
 
 All architectures have about the same number of parameters. They train on words of up to 40 symbols with the curriculum
-``Mastery``, which increases the longest length by half once .9 of the answers are right. ``lengthwise.studies.formal``
-defines the test lengths.
+``Mastery``: the longest length grows by half when .9 of the answers are right. ``lengthwise.studies.formal`` defines
+the test lengths.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ SPECIAL_RATES = {("modular-arithmetic", "lstm"): 5e-3}  # where the default fail
 MAX_SYMBOLS, START_SYMBOLS = 40, 4  # symbols of the longest words in training, and in its first steps
 
 
-def two_blocks(mixer: MixerSpec, width: int = 64) -> Transformer:
+def build_two_blocks(mixer: MixerSpec, width: int = 64) -> Transformer:
     """Return a model of two blocks, each a mixer and an MLP, without positional encodings."""
     return Transformer(width=width, layers=2, heads=4, mlp=2, mixer=mixer, init_std=0.1, embedding_std=0.3)
 
 
 ARCHITECTURES: dict[str, ModelSpec] = {
-    "attention": two_blocks(Attention()),
+    "attention": build_two_blocks(Attention()),
     "rope": Transformer(width=64, layers=2, heads=4, mlp=2, positions=(RoPE(),), init_std=0.1, embedding_std=0.3),
-    "deltanet-01": two_blocks(DeltaNet()),
-    "deltanet": two_blocks(DeltaNet(negative=True)),
-    "gated-deltanet": two_blocks(GatedDeltaNet(negative=True), 60),
-    "mamba2": two_blocks(Mamba2(negative=True), 56),
-    "slstm": two_blocks(SLSTM(), 56),
+    "deltanet-01": build_two_blocks(DeltaNet()),
+    "deltanet": build_two_blocks(DeltaNet(negative=True)),
+    "gated-deltanet": build_two_blocks(GatedDeltaNet(negative=True), 60),
+    "mamba2": build_two_blocks(Mamba2(negative=True), 56),
+    "slstm": build_two_blocks(SLSTM(), 56),
     "lstm": TorchLSTM(),
 }
 # Each task with its layout and the number of symbols of a word per unit of size.
@@ -72,17 +72,17 @@ TASKS: dict[str, tuple[Task, Layout, int]] = {
 }
 
 
-def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, families: float = 0.0) -> Recipe:
-    """Return the recipe of an architecture on a task. ``task`` and ``architecture`` are keys of ``TASKS`` and
-    ``ARCHITECTURES``, or names of classes of tasks and mixers; ``families`` is the fraction of problems from
-    families."""
+def build_formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, families: float = 0.0) -> Recipe:
+    """Return the recipe of an architecture on a task. ``task`` is a key of ``TASKS`` or the name of a task's class,
+    ``architecture`` a key of ``ARCHITECTURES`` or the name of a mixer's class. ``families`` is the fraction of problems
+    that are drawn from families."""
     if task in TASKS:
         problems, layout, symbols = TASKS[task]
         top, start = MAX_SYMBOLS // symbols, max(problems.smallest, START_SYMBOLS // symbols)
     else:
         problems = _build_part(Task, task)
         layout = next(form for form in (Tagged(), Labelled(), FullOutput()) if form.accepts(problems))
-        top, start = (_largest_size(problems, symbols) for symbols in (MAX_SYMBOLS, START_SYMBOLS))
+        top, start = (_find_largest_size(problems, symbols) for symbols in (MAX_SYMBOLS, START_SYMBOLS))
     return Recipe(
         name=f"formal-{fields.to_kebab_case(task)}-{fields.to_kebab_case(architecture)}{'-families' * (families > 0)}",
         task=problems,
@@ -91,7 +91,7 @@ def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, familie
         loops=Constant(1),
         model=ARCHITECTURES[architecture]
         if architecture in ARCHITECTURES
-        else two_blocks(_build_part(MixerSpec, architecture)),
+        else build_two_blocks(_build_part(MixerSpec, architecture)),
         objective=Final(),
         steps=STEPS[scale],
         optimizer=AdamW(rate=SPECIAL_RATES.get((task, architecture), DEFAULT_RATES[scale])),
@@ -102,8 +102,7 @@ def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, familie
 
 
 def _build_part(base: type, name: str) -> Any:
-    """Build the part whose class is called ``name``, with default fields. Raises UsageError if there is no such
-    class."""
+    """Build the part whose class is called ``name``, with default fields. Raises UsageError for an unknown name."""
     import_parts()
     if name not in (classes := fields.find_part_classes(base)):
         ours, kind = (ARCHITECTURES, "mixer") if base is MixerSpec else (TASKS, "task")
@@ -114,8 +113,8 @@ def _build_part(base: type, name: str) -> Any:
     return fields.build(classes[name], ())
 
 
-def _largest_size(task: Task, symbols: int) -> int:
-    """Return the largest size whose words have at most ``symbols`` symbols; the smallest size if none has."""
+def _find_largest_size(task: Task, symbols: int) -> int:
+    """Return the largest size whose words have at most ``symbols`` symbols, or the smallest size if all are longer."""
     largest, draw = task.smallest, stream(0, "symbols")
     for size in task.list_smallest_sizes(symbols):
         if task.sample(torch.full((1, len(task.axes)), size), draw).prompt_length > symbols:
@@ -124,18 +123,18 @@ def _largest_size(task: Task, symbols: int) -> int:
     return largest
 
 
-def exact_parity() -> dict[str, Recipe]:
-    """Parity by a recurrent layer with reflections (Grazzi et al., 2025) exact enough for 256 bits. Without a short
-    convolution, the first block's keys depend on one bit only. A seed takes a minute of one CPU thread."""
-    gated = replace(two_blocks(GatedDeltaNet(negative=True, taps=0)), layers=1, heads=1)
+def build_exact_parity() -> dict[str, Recipe]:
+    """Parity by a recurrent layer whose reflections (Grazzi et al., 2025) are exact enough for 256 bits. There is no
+    short convolution, so that the first block's keys depend on one bit. A seed takes a minute of one CPU thread."""
+    gated = replace(build_two_blocks(GatedDeltaNet(negative=True, taps=0)), layers=1, heads=1)
     settings = {
-        "deltanet": (two_blocks(DeltaNet(negative=True, taps=0)), Final(), 800, 4e-2),
+        "deltanet": (build_two_blocks(DeltaNet(negative=True, taps=0)), Final(), 800, 4e-2),
         # With label smoothing decays and reflections become more exact even after parity is solved.
         "gated-deltanet": (gated, Final(smoothing=0.1), 1200, 2e-2),
     }
     return index_recipes(
         replace(
-            formal_recipe("parity", architecture),
+            build_formal_recipe("parity", architecture),
             name=f"exact-parity-{architecture}",
             model=model,
             objective=objective,
@@ -151,6 +150,6 @@ def exact_parity() -> dict[str, Recipe]:
 KNOWN_OUTCOMES = {"parity": ("attention", "deltanet-01", "deltanet", "gated-deltanet", "lstm"), "s3": ("lstm",)}
 
 
-def formal_languages() -> dict[str, Recipe]:
-    """An architecture on a formal language for which papers tell whether the architecture learns it."""
-    return index_recipes(formal_recipe(task, name) for task, names in KNOWN_OUTCOMES.items() for name in names)
+def build_formal_languages() -> dict[str, Recipe]:
+    """An architecture on a formal language that, according to papers, it learns or fails to learn."""
+    return index_recipes(build_formal_recipe(task, name) for task, names in KNOWN_OUTCOMES.items() for name in names)

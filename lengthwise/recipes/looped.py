@@ -1,10 +1,10 @@
 """Looped transformers and their baselines (Fan et al., 2025): eight methods on six tasks, at three scales.
 
-``paper-<method>-<task>`` is the published recipe; ``<method>-<task>`` is the same at a small width, for a CPU: no
-positional encoding, no window. ``half-<method>-<task>`` is trained on half the range, with half the loops and pauses.
+``paper-<method>-<task>`` is the published recipe, without positional encoding and window; ``<method>-<task>`` is the
+same at a small width, for a CPU. ``half-<method>-<task>`` is trained on half the range, with half the loops and pauses.
 A method is a layout, a number of loops and a depth. All methods of a task share everything else, including the number
-of problems and their distribution (with ``Mastery``, lengths depend on what the model has mastered). Our variant of
-the system is in ``recipes/window.py``.
+and distribution of problems, but with ``Mastery`` lengths depend on the model's accuracy. Our variants of these models
+are in ``recipes/window.py``.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ METHODS: tuple[Method, ...] = get_args(Method)
 
 @dataclass(frozen=True)
 class Setting:
-    """The settings of a task at one scale. Defaults are those shared by all tasks in Fan et al., 2025, section 6 and
-    appendix.
+    """The settings of a task at one scale. Defaults hold for all tasks of Fan et al., 2025, section 6 and appendix.
 
     ``embedding_std`` is 1 / √(3 · symbols), the standard deviation of torch's initialization of a linear layer on
     one-hot symbols: 0.29 for four symbols. The official code reads symbols with such a layer, plus a bias, but with six
@@ -191,20 +190,20 @@ def build_variation(task: str, method: Method, scale: Scale = "cpu") -> Recipe:
     )
 
 
-def small_methods() -> dict[str, Recipe]:
+def build_small_methods() -> dict[str, Recipe]:
     """A method of Fan et al., 2025, at a small width: minutes to three hours of one CPU thread. See results/looped."""
-    return _all_methods("cpu")
+    return _build_methods("cpu")
 
 
-def half_range_methods() -> dict[str, Recipe]:
+def build_half_range_methods() -> dict[str, Recipe]:
     """A method of Fan et al., 2025, at a small width, trained on half the range. See docs/looped.md."""
-    return _all_methods("half")
+    return _build_methods("half")
 
 
-def paper_methods() -> dict[str, Recipe]:
+def build_paper_methods() -> dict[str, Recipe]:
     """A method of Fan et al., 2025, as published: width 256, 100,000 steps; for a GPU."""
-    return _all_methods("paper")
+    return _build_methods("paper")
 
 
-def _all_methods(scale: Scale) -> dict[str, Recipe]:
+def _build_methods(scale: Scale) -> dict[str, Recipe]:
     return index_recipes(build_variation(task, method, scale) for task in SETTINGS[scale] for method in METHODS)

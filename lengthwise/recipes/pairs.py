@@ -21,9 +21,9 @@ CHOSEN_ON = ChosenOn((8, 12, 16, 24), ("uniform", "hard", "families"))
 
 
 def looped_pairs() -> Recipe:
-    """Addition by one small block that sees a digit's nearest neighbours, applied once per digit and a few times more.
-    The first position is marked: otherwise, in a run of equal columns, it would look like the second. The model stops
-    after four loops without a change of its answer."""
+    """Addition by one small block that sees a digit's two neighbours, applied n + 3 times for n digits. The first
+    position is marked: otherwise, in a run of equal columns, it would look like the second. The model stops when its
+    answer has not changed for four loops."""
     return Recipe(
         name="looped-pairs",
         task=Addition(order="least", equal_lengths=True, leading_zeros=True),
@@ -46,8 +46,8 @@ def looped_pairs() -> Recipe:
 
 
 def standard_pairs() -> Recipe:
-    """Addition by four layers that see the whole row, with learned positions, applied once, on the data of
-    ``looped-pairs``. With only the 2,500 steps of that recipe, this model does not learn all 8-digit sums."""
+    """Addition on the data of ``looped-pairs`` by four layers that are applied once, see the whole row and have learned
+    positions. With only that recipe's 2,500 steps, this model does not learn all 8-digit sums."""
     return replace(
         looped_pairs(),
         name="standard-pairs",
@@ -68,9 +68,9 @@ def standard_pairs() -> Recipe:
     )
 
 
-def notebook_models() -> dict[str, Recipe]:
-    """The notebook's settings: a standard encoder, and the looped encoder that the notebook meant to use, on sums of
-    exactly 8 digits, decimal or binary modulo 2ⁿ."""
+def build_notebook_models() -> dict[str, Recipe]:
+    """A model of the notebook (docs/pairs.md): a standard encoder, or the looped encoder that the notebook meant to
+    use, trained on sums of exactly 8 digits, decimal or binary modulo 2ⁿ."""
     # Like torch's encoder layer: an MLP of width 2,048, dropout (but none inside the MLP), and initial weights of
     # standard deviation 1 / √(3 · inputs). A column's two digits are read as two real numbers.
     standard = Transformer(

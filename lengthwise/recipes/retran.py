@@ -49,7 +49,7 @@ def build_models(size: str) -> dict[str, tuple[ModelSpec, float]]:
     }
 
 
-def paper_models() -> dict[str, Recipe]:
+def build_paper_models() -> dict[str, Recipe]:
     """A model of the ReTran paper as published: ten epochs of 2.6 million expressions of up to 30 characters."""
     # One difference: the published GPT also has dropout after each GELU.
     return index_recipes(_build_published_recipe(name, size) for size in SIZES for name in build_models(size))
@@ -86,8 +86,8 @@ BUDGETS = {
 }
 
 
-def small_models() -> dict[str, Recipe]:
-    """A model of the ReTran paper on a budget for a CPU: fewer expressions, in smaller batches."""
+def build_small_models() -> dict[str, Recipe]:
+    """A model of the ReTran paper on a CPU's budget: fewer expressions, in smaller batches."""
     recipes = []
     for size, (expressions, settings) in BUDGETS.items():
         for name, (batch, rate) in settings.items():

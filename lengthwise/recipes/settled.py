@@ -1,4 +1,4 @@
-"""Looped models whose answer is a fixed point: they stop without T(n)."""
+"""Looped models whose right answer no longer changes in further loops, so they can stop without knowing T(n)."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def settled_copy() -> Recipe:
 
 
 def settled_addition() -> Recipe:
-    """Binary addition, lowest digit first, with a sum that stays right in further loops. It takes about as many loops
-    as the longest carry, not T(n) = n. A seed takes eight minutes of one CPU thread."""
+    """Binary addition, lowest digit first, with a sum that stays right in further loops. The model needs about as many
+    loops as the longest carry has digits, not T(n) = n. A seed takes eight minutes of one CPU thread."""
     return replace(
         looped_addition(),
         name="settled-addition",
@@ -79,8 +79,8 @@ def settled_addition() -> Recipe:
 
 
 def settled_binary_sum() -> Recipe:
-    """The binary sum of up to 12 bits, with an answer that stays right in further loops; counts larger than in training
-    are wrong. A seed takes seven minutes of one CPU thread."""
+    """The number of ones in up to 12 bits, with an answer that stays right in further loops. Counts above those in
+    training are wrong. A seed takes seven minutes of one CPU thread."""
     return replace(
         short_binary_sum(),
         name="settled-binary-sum",
@@ -131,8 +131,8 @@ def scan_prefix_sum() -> Recipe:
 
 
 def looped_maze() -> Recipe:
-    """Mazes of 2 to 4 cells a side, solved by a looped convolution on the grid: each loop sees the four neighbours, as
-    one round of dead-end filling does."""
+    """Mazes of 2 to 4 cells a side, solved by a looped convolution on the grid. Each loop sees a cell's four
+    neighbours, as one round of dead-end filling does."""
     return replace(
         looped_prefix_sum(),
         name="looped-maze",

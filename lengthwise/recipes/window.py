@@ -1,10 +1,9 @@
 """Looped transformers that see neighbours, not the whole row: our variant of the looped system (Fan et al., 2025).
 
 Layout, loops and objective are those of the published method, ``fop-loop-adaptive``; recipes that halt by themselves
-have other loops and objectives. Attention differs. Without a positional encoding, a model finds a position by counting,
-and counts grow with the length. Here a head sees the left neighbour, or the same digit position of each number
-(``CoupledHeads``), or, where symbols must be found, all earlier positions (``EarlierHeads``). So what
-these heads see does not depend on the length.
+have other loops and objectives. Attention differs: in the published models, which have no positional encoding, a head
+finds a position by counting, and counts grow with the length. Here a head sees only the left neighbour, the same digit
+position of each number (``CoupledHeads``) or, to find symbols, all earlier positions (``EarlierHeads``).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.strings import Copy, UniqueSet
 
 SMALL_MODEL = Transformer(width=64, positions=(Local(reach=1),), init_std=0.1, embedding_std=0.3)
-COLUMNS = (LocalHeads(count=2), CoupledHeads(count=2))  # windows of the four heads
+COLUMN_WINDOWS = (LocalHeads(count=2), CoupledHeads(count=2))  # windows of the four heads
 AHEAD = (LocalHeads(count=2), CoupledHeads(count=2, ahead=1))  # centred on the symbol to be predicted
 
 
@@ -54,7 +53,7 @@ WINDOWED = Recipe(
 UP_TO_DOUBLE = ChosenOn((20, 26, 30, 40), ("uniform", "hard", "families"))  # up to twice the training length
 UP_TO_TRIPLE = ChosenOn((20, 26, 30, 40, 60), ("uniform", "families"))
 # The base of recipes that train longer.
-LONG = replace(
+LONG_TRAINING = replace(
     WINDOWED,
     clip=0.5,
     ema=0.998,
@@ -64,15 +63,16 @@ HALTING: dict[str, Any] = {"objective": Halting(), "stopping": Halted()}  # the 
 
 
 def looped_parity() -> Recipe:
-    """Our model for parity: each loop sees only the left neighbour, so no length is new to it. Expect exact match 1.00
+    """Our model for parity: each loop sees only the left neighbour, at any length. Expect exact match 1.00
     at three times the training length; a seed takes two minutes of one CPU thread."""
     return replace(WINDOWED, name="looped-parity", chosen_on=ChosenOn((20, 26, 60)))
 
 
 def halting_parity() -> Recipe:
     """``looped-parity`` that stops by itself, without T(n): a quarter of the rows stop too early and are trained to
-    give the empty answer. The mark of the first bit moves one position per loop: when it arrives, all bits have been
-    seen. Expect exact match 1.00 at three times the training length; a seed takes one minute of one CPU thread."""
+    give the empty answer. The mark of the first bit moves one position per loop: when it reaches the ``=``, all bits
+    have been seen. Expect exact match 1.00 at three times the training length; a seed takes a minute of one CPU
+    thread."""
     return replace(
         WINDOWED,
         name="halting-parity",
@@ -86,9 +86,9 @@ def halting_parity() -> Recipe:
 
 
 def looped_copy() -> Recipe:
-    """Our model for copy: each loop moves the row on by one position. It stops by itself: the mark of the first symbol
-    reaches the ``=`` when the row has arrived. Expect every family to be right at 1.5 times the training length, and
-    most at twice that length; a seed takes five minutes of one CPU thread."""
+    """Our model for copy: each loop moves the row on by one position. The model stops by itself when the mark of the
+    first symbol reaches the ``=``. Expect every family to be right at 1.5 times the training length, and most families
+    at twice the training length; a seed takes five minutes of one CPU thread."""
     return replace(
         halting_parity(),
         name="looped-copy",
@@ -107,17 +107,17 @@ def looped_copy() -> Recipe:
 
 def looped_addition() -> Recipe:
     """Our model for binary addition: half of the heads see the left neighbour, half the same digit position of each
-    number, so that digits are paired without counting; paired digits move past the carries, one position per loop. It
-    stops by itself: until the mark of the first position reaches the ``=``, its answer is empty. A seed takes 25
-    minutes of one CPU thread; expect .99 or more on uniform sums at twice the training length and, in two of three
-    seeds, .95 or more on every family at 1.5 times the training length."""
+    number, so that digits are paired without counting; paired digits move past the carries, one position per loop. The
+    answer is empty until the mark of the first position reaches the ``=``; then the model stops. A seed takes 25
+    minutes of one CPU thread. Expect exact match .99 or more on uniform sums at twice the training length and, in two
+    of three seeds, .95 or more on every family at 1.5 times the training length."""
     return replace(
-        LONG,
+        LONG_TRAINING,
         name="looped-addition",
         chosen_on=UP_TO_DOUBLE,
         task=Addition(2, "most", True, True),
         loops=AnyLoops(more=0, extra=0, early=0.3),
-        model=replace(SMALL_MODEL, layers=3, positions=(*COLUMNS, Mark())),
+        model=replace(SMALL_MODEL, layers=3, positions=(*COLUMN_WINDOWS, Mark())),
         steps=4000,
         batch=48,
         # A large eps: steps vanish with the gradients, so that the model does not forget what it learned (docs/lab).
@@ -130,13 +130,13 @@ def looped_addition() -> Recipe:
 
 
 def columns_addition() -> Recipe:
-    """An earlier form of ``looped-addition``, without the mark, trained for half of the steps: at twice the training
-    length, uniform sums are right and complements are not. Ablations are based on this recipe."""
+    """An earlier form of ``looped-addition``, without the mark, trained for half of the steps. At twice the training
+    length it solves uniform sums, but not complements. Ablations are based on this recipe."""
     return replace(
         WINDOWED,
         name="columns-addition",
         task=Addition(2, "most", True, True),
-        model=replace(SMALL_MODEL, layers=3, positions=COLUMNS),
+        model=replace(SMALL_MODEL, layers=3, positions=COLUMN_WINDOWS),
         steps=1800,
         optimizer=AdamW(rate=5e-4),
         schedule=Schedule("cosine", cooldown=0.5),
@@ -151,7 +151,7 @@ def short_binary_sum() -> Recipe:
     fifths of the problems are structured, since uniform bits have sums near n too rarely. A seed takes 20 minutes of
     one CPU thread; expect most 30-bit sums to be right, but not those of 31 ones."""
     return replace(
-        LONG,
+        LONG_TRAINING,
         name="short-binary-sum",
         chosen_on=UP_TO_DOUBLE,
         task=BinarySum(),
@@ -168,8 +168,8 @@ def short_binary_sum() -> Recipe:
 
 def looped_binary_sum() -> Recipe:
     """``short-binary-sum`` that counts past 32 ones: trained to 36 bits, with rows of 7 to 32 ones around each power of
-    two, since training must contain every such carry. Training starts with up to ten bits, so that the model learns one
-    rule for all positions of the answer. A seed takes 45 minutes of one CPU thread; only one seed was trained."""
+    two, since training must contain the carries there. Training starts with up to ten bits, so that the model learns
+    one rule for all positions of the answer. A seed takes 45 minutes of one CPU thread; only one seed was trained."""
     sums = short_binary_sum()
     return replace(
         sums,
@@ -184,11 +184,11 @@ def looped_binary_sum() -> Recipe:
 
 
 def halting_binary_sum() -> Recipe:
-    """``looped-binary-sum`` that stops by itself. A clock, one small layer that sees the left neighbour and the mark of
-    the first bit, but no bits, runs beside the layers that count; a tenth of the rows stop too early, which trains only
-    the clock. A model that both counts and detects the last bit does not count beyond the training lengths, and a clock
-    that sees bits stops early on long rows (docs/lab). A seed takes half an hour of one CPU thread; only one seed was
-    trained."""
+    """``looped-binary-sum`` that stops by itself. A clock runs beside the layers that count: one small layer that sees
+    the left neighbour and the mark of the first bit, but no bits. In training, a tenth of the rows stop too early; they
+    train only the clock. A model that both counts and detects the last bit does not count beyond the training lengths,
+    and a clock that sees bits stops early on long rows (docs/lab). A seed takes half an hour of one CPU thread; only
+    one seed was trained."""
     sums = looped_binary_sum()
     return replace(
         sums,
@@ -205,18 +205,18 @@ def halting_binary_sum() -> Recipe:
 def looped_multiplication() -> Recipe:
     """Our model for products of 1 or 2 bits and n bits: n₁·n₂ + 2 loops, with heads as for addition. The first position
     is marked: without the mark no weights can distinguish 11 * 1 from 1 * 1, since averaging a digit with an equal
-    neighbour changes nothing. Rows take up to twenty more loops in training, so that finished digits stay. It stops by
-    a clock with two layers, since one operand determines how fast the clock's mark moves along the other; beyond the
+    neighbour changes nothing. Rows take up to twenty more loops in training, so that finished digits stay. A clock
+    stops the model. It has two layers, since one operand determines how fast its mark moves along the other. Beyond the
     training lengths the clock may be early, so the answer is taken four loops later. A seed takes 20 minutes of one CPU
     thread; expect every family to be right at the training length."""
     return replace(
-        LONG,
+        LONG_TRAINING,
         name="looped-multiplication",
         task=Multiplication(),
         lengths=Curriculum(top=11, every=80, most=(2, 11)),
         loops=AnyLoops(more=2, extra=20, early=0.1),
         model=Timed(
-            answers=replace(SMALL_MODEL, layers=4, positions=(*COLUMNS, Mark())),
+            answers=replace(SMALL_MODEL, layers=4, positions=(*COLUMN_WINDOWS, Mark())),
             clock=replace(SMALL_MODEL, width=32, layers=2, positions=(Local(reach=1), Mark())),
         ),
         objective=Halting(more=2),
@@ -234,12 +234,12 @@ def looped_multiplication() -> Recipe:
 def looped_unique_set() -> Recipe:
     """Our model for the unique set: one head sees the left neighbour; the other, which finds equal symbols, sees all
     earlier positions. Three fifths of the problems are structured: a symbol has to find its own copies among many
-    copies of another. The model stops by itself. A seed takes 45 minutes of one CPU thread; expect .99 or more on every
-    family at 1.5 times the training length."""
+    copies of another. The model stops by itself. A seed takes 45 minutes of one CPU thread; expect exact match .99 or
+    more on every family at 1.5 times the training length."""
     positions = (LocalHeads(1), EarlierHeads(1), Mark())
     odd = ("odd-end", "odd-one-out", "two-odd", "in-order", "palindrome")
     return replace(
-        LONG,
+        LONG_TRAINING,
         name="looped-unique-set",
         chosen_on=UP_TO_DOUBLE,
         task=UniqueSet(),
@@ -259,7 +259,7 @@ def looped_unique_set() -> Recipe:
 
 
 def looped_bitwise_or() -> Recipe:
-    """Bitwise or of vectors of any length: always two loops, since no information travels along the row. Half of the
+    """Bitwise or of vectors of any length, always in two loops: no information has to travel along the row. Half of the
     heads see the left neighbour, half the digit position of the next symbol, in both vectors. Expect exact match 1.00
     at five times the training length; a seed takes half a minute of one CPU thread."""
     return replace(
@@ -278,12 +278,12 @@ def looped_bitwise_or() -> Recipe:
 
 
 def looped_flipped_copy() -> Recipe:
-    """Copy each bit, flipped if the parity of all bits is odd, in 2n loops: parity moves along the bits, then along the
-    answer. It stops by a clock whose mark takes two loops from one position to the next. In training, rows take up to
-    five more loops, so that a finished answer stays (docs/lab). Expect .99 on uniform rows at twice the training
+    """Copy all bits, flipped if their parity is odd, in 2n loops: parity moves along the bits, then along the answer. A
+    clock, whose mark takes two loops from one position to the next, stops the model. In training, rows take up to five
+    more loops, so that a finished answer stays (docs/lab). Expect exact match .99 on uniform rows at twice the training
     length, and lower scores on some families; a seed takes a quarter of an hour of one CPU thread."""
     return replace(
-        LONG,
+        LONG_TRAINING,
         name="looped-flipped-copy",
         task=FlippedCopy(),
         # Some seeds need many steps for three bits, so a fixed schedule of lengths would be too fast.
@@ -304,7 +304,7 @@ def looped_flipped_copy() -> Recipe:
     )
 
 
-FORMS = {
+CONTROLLED_RECIPES = {
     "parity": looped_parity,
     "copy": looped_copy,
     "addition": looped_addition,

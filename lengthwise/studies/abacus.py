@@ -32,18 +32,18 @@ def abacus(tasks: str = "all", scale: Literal["cpu", "blog", "paper"] = "cpu") -
     if scale == "blog":
         recipes, loops = (abacus_recipes.blog_abacus_addition(),), LOOPS
     elif scale == "paper":  # the paper's map, and the end of its diagonal
-        recipes, loops, grid, sizes = tuple(abacus_recipes.paper_decoders().values()), LOOPS, (100, 100), (60, 100, 160)
+        recipes, loops, grid, sizes = tuple(abacus_recipes.build_decoders().values()), LOOPS, (100, 100), (60, 100, 160)
     first = {"grid": grid, "loops": loops, "claims": CLAIMS, "highlight": recipes[0].name, "name": "addition"}
     panels = [Panel("Addition, trained on up to 20 digits", recipes, sizes, **first)]
     if scale == "cpu":
         compared = {"highlight": "abacus-positions-abacus", "name": "positions"}
         title = "Positions, trained on up to 5 digits"
-        recipes = tuple(abacus_recipes.positional_encodings().values())
+        recipes = tuple(abacus_recipes.build_encoding_variants().values())
         panels.append(Panel(title, recipes, tuple(range(1, 16)), **compared))
         compared = {"loops": LOOPS, "highlight": "abacus-split-8x2", "name": "splits"}
         title = "Sixteen layers, split into layers and loops"
-        panels.append(Panel(title, tuple(abacus_recipes.depth_splits().values()), (), grid=(12, 12), **compared))
-        for recipe in abacus_recipes.other_tasks().values():
+        panels.append(Panel(title, tuple(abacus_recipes.build_depth_splits().values()), (), grid=(12, 12), **compared))
+        for recipe in abacus_recipes.build_other_tasks().values():
             name, top = recipe.task.name, recipe.lengths.top
             title = f"{name.replace('-', ' ').capitalize()}, trained on up to {top}"
             panels.append(Panel(title, (recipe,), (), grid=(2 * top, 2 * top), name=name))

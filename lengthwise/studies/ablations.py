@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lengthwise.experiment.study import Panel, Study, parse_names
-from lengthwise.recipes.ablations import ablations as recipes
+from lengthwise.recipes.ablations import build_ablations as recipes
 from lengthwise.recipes.looped import SETTINGS, build_variation
 
 # Tasks and their largest training size. `published-…` and `half-…` (half the training range) vary the published form,

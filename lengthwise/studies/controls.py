@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from lengthwise.experiment.study import Panel, Study, parse_names
-from lengthwise.recipes.controls import controls as recipes
+from lengthwise.recipes.controls import build_controls as recipes
 from lengthwise.recipes.pairs import looped_pairs, standard_pairs
-from lengthwise.recipes.window import FORMS
+from lengthwise.recipes.window import CONTROLLED_RECIPES
 
 
 def controls(tasks: str = "pairs") -> Study:
     """Our looped models, and the same models without the loop, the window, or both, trained on the same data."""
     panels = []
-    for task in parse_names(tasks, ("pairs", *FORMS)):
+    for task in parse_names(tasks, ("pairs", *CONTROLLED_RECIPES)):
         arms = tuple(recipe for name, recipe in recipes().items() if name.startswith(f"control-{task}-"))
         if task == "pairs":
             arms = (looped_pairs(), *arms, standard_pairs())

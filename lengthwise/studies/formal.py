@@ -5,7 +5,7 @@ from __future__ import annotations
 from lengthwise.base.fields import validate_arguments
 from lengthwise.base.results import MATRIX_LENGTH_FACTORS
 from lengthwise.experiment.study import Panel, Study, check_unique
-from lengthwise.recipes.formal import ARCHITECTURES, TASKS, Scale, formal_recipe
+from lengthwise.recipes.formal import ARCHITECTURES, TASKS, Scale, build_formal_recipe
 
 TITLES = {"s3": "Words over S3", "s5": "Words over S5"}
 FAMILIES = "-families"  # suffix of a method that trains with half of each batch from families
@@ -24,7 +24,7 @@ def formal(tasks: str = "all", methods: str = "all", scale: Scale = "cpu") -> St
     panels = []
     for task in task_names:
         recipes = tuple(
-            formal_recipe(task, name.removesuffix(FAMILIES), scale, families=0.5 * name.endswith(FAMILIES))
+            build_formal_recipe(task, name.removesuffix(FAMILIES), scale, families=0.5 * name.endswith(FAMILIES))
             for name in names
         )
         top = recipes[0].lengths.top

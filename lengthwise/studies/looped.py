@@ -9,7 +9,7 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import MaxConfidence, Oracle
 from lengthwise.experiment.study import Panel, Study, check_unique
 from lengthwise.recipes.looped import METHODS, SETTINGS, Scale, build_variation
-from lengthwise.recipes.window import FORMS
+from lengthwise.recipes.window import CONTROLLED_RECIPES
 
 TEST_LENGTHS = {"parity": 40, "copy": 30, "addition": 30, "binary-sum": 24, "multiplication": 15, "unique-set": 30}
 # Tasks where MaxConfidence searches up to 30 loops beyond the planned ones.
@@ -66,6 +66,6 @@ def scaled_test_length(task: str, scale: Scale) -> int:
 
 
 def _find_recipe(task: str, method: Any, scale: Scale) -> Recipe:
-    if method == OUR_METHOD and scale == "cpu" and task in FORMS:
-        return FORMS[task]()
+    if method == OUR_METHOD and scale == "cpu" and task in CONTROLLED_RECIPES:
+        return CONTROLLED_RECIPES[task]()
     return build_variation(task, method, scale)

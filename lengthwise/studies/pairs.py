@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lengthwise.experiment.study import Panel, Study, parse_names
+from lengthwise.recipes.pairs import build_notebook_models as recipes
 from lengthwise.recipes.pairs import looped_pairs, standard_pairs
-from lengthwise.recipes.pairs import notebook_models as recipes
 from lengthwise.recipes.window import looped_parity
 
 TITLES = {"decimal": "Decimal sums of 8 digits", "binary": "Binary sums of 8 bits, modulo 2ⁿ"}

@@ -7,7 +7,7 @@ from typing import Literal
 from lengthwise.base.fields import validate_arguments
 from lengthwise.base.results import Claim
 from lengthwise.experiment.study import Panel, Study, parse_names
-from lengthwise.recipes.retran import SIZES, build_models, paper_models, small_models
+from lengthwise.recipes.retran import SIZES, build_models, build_paper_models, build_small_models
 
 CLAIMS = (
     Claim("GPT-4o, asked for the answer alone", 30, "0.5568 of 10,000", "constant in the authors' notebook", 0.5568),
@@ -17,7 +17,7 @@ CLAIMS = (
 @validate_arguments
 def retran(scale: Literal["cpu", "paper"] = "cpu", sizes: str = "small") -> Study:
     """ReTran, GPT and LSTM, of about equal size, on expressions of up to 30 characters, measured up to 40."""
-    recipes, prefix = (small_models(), "") if scale == "cpu" else (paper_models(), "paper-")
+    recipes, prefix = (build_small_models(), "") if scale == "cpu" else (build_paper_models(), "paper-")
     panels = []
     for size in parse_names(sizes, SIZES, "sizes"):
         chosen = tuple(recipes[f"{prefix}{name}-{size}"] for name in build_models(size))

@@ -21,7 +21,7 @@ OUTER_PARAMETERS = 512 * 1024 + 2 * 1024 + 3 * 1024**2 + 2 * 1024 + 1024**2  # d
 )
 def test_published_decoders_have_the_published_parameter_counts(name, layers):
     """A count by hand gives 122.5M for 16 layers and about as many symbols (120) as in the published vocabulary."""
-    recipe = abacus.paper_decoders()[f"paper-abacus-{name}"]
+    recipe = abacus.build_decoders()[f"paper-abacus-{name}"]
     symbols = lw.Vocab(tuple(chr(200 + i) for i in range(120)))
     with torch.device("meta"):
         model = recipe.model.build(symbols, symbols, causal=True)
@@ -42,7 +42,7 @@ def test_probes_fit_the_position_tables_of_their_recipes():
 
 @pytest.mark.parametrize(
     ("family", "depth", "budget"),
-    [(abacus.positional_encodings, 4, (4000, 64, 5)), (abacus.depth_splits, 16, (3000, 64, 6))],
+    [(abacus.build_encoding_variants, 4, (4000, 64, 5)), (abacus.build_depth_splits, 16, (3000, 64, 6))],
 )
 def test_compared_recipes_have_the_same_budget_and_depth(family, depth, budget):
     recipes = family().values()

@@ -13,14 +13,14 @@ from lengthwise.api import catalog
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.schemas import ParameterRow
 from lengthwise.cli.entry import main
-from lengthwise.recipes.retran import build_models, paper_models, small_models
+from lengthwise.recipes.retran import build_models, build_paper_models, build_small_models
 from lengthwise.report.results_folder import read_table
 from lengthwise.runners.cpu import recurrent
 from lengthwise.runners.cpu.recurrent import PackedLSTM, Wave
 from lengthwise.runners.plain import Plain
 from lengthwise.studies.retran import retran
 
-SYMBOLS = lw.Vocab(tuple("0123456789+-*()=$^_"))
+VOCAB = lw.Vocab(tuple("0123456789+-*()=$^_"))
 GPT_SPEC = build_models("small")["gpt"][0]
 LENGTHS = [5, 9, 1, 7, 9]
 
@@ -28,7 +28,7 @@ LENGTHS = [5, 9, 1, 7, 9]
 def build(spec, with_noise=False):
     """Build a model in float64; ``with_noise`` adds noise to every parameter, so that each affects the logits."""
     torch.manual_seed(0)
-    model = spec.build(SYMBOLS, SYMBOLS, causal=True).double()
+    model = spec.build(VOCAB, VOCAB, causal=True).double()
     draw = lw.stream(0, "more")
     for parameter in model.parameters() if with_noise else ():
         parameter.data += 0.4 * torch.randn(parameter.shape, generator=draw, dtype=torch.double)
@@ -37,7 +37,7 @@ def build(spec, with_noise=False):
 
 def build_rows():
     width = max(LENGTHS) + 1
-    tokens = torch.randint(len(SYMBOLS), (len(LENGTHS), width), generator=lw.stream(0, "tokens"))
+    tokens = torch.randint(len(VOCAB), (len(LENGTHS), width), generator=lw.stream(0, "tokens"))
     position = torch.arange(width).expand(len(LENGTHS), -1)
     return lw.Inputs(tokens, position, position, position < torch.tensor(LENGTHS)[:, None])
 
@@ -49,17 +49,17 @@ def read_logits(runner, inputs, loops=1):
 # Published sizes and initialization
 
 
-PARAMETERS = {
+PARAMETER_COUNTS = {
     "small": {"retran": 35_936, "gpt": 39_328, "lstm": 32_432},
     "medium": {"retran": 185_536, "gpt": 202_368, "lstm": 168_000},
     "large": {"retran": 1_096_064, "gpt": 1_194_496, "lstm": 994_304},
 }
 
 
-@pytest.mark.parametrize("size", PARAMETERS)
+@pytest.mark.parametrize("size", PARAMETER_COUNTS)
 def test_models_have_their_published_size(size):
-    for name, parameters in PARAMETERS[size].items():
-        for recipe in (small_models()[f"{name}-{size}"], paper_models()[f"paper-{name}-{size}"]):
+    for name, parameters in PARAMETER_COUNTS[size].items():
+        for recipe in (build_small_models()[f"{name}-{size}"], build_paper_models()[f"paper-{name}-{size}"]):
             assert sum(parameter.numel() for parameter in recipe.build().parameters()) == parameters
 
 
@@ -120,7 +120,7 @@ def test_logits_are_divided_by_the_root_of_the_width(spec):
 def test_recurrent_models_need_a_causal_layout():
     for spec in (lw.LSTM(), lw.ReTran()):
         with pytest.raises(lw.UsageError, match="causal layout"):
-            spec.build(SYMBOLS, SYMBOLS, causal=False)
+            spec.build(VOCAB, VOCAB, causal=False)
 
 
 @pytest.mark.parametrize("settings", [{"width": 12}, {"heads": 0}, {"dropout": 1.0}, {"layers": 0}], ids=str)
@@ -169,7 +169,7 @@ def compute_lstm(model, xs):
 
 
 def compute_retran(model, xs):
-    """Run ReTran on one row: each layer stores its own outputs, which it attends to, and the states of its cell."""
+    """Run ReTran on one row. Each layer attends to its own stored outputs, and stores the states of its cell."""
     heads = model.spec.heads
     for layer in model.layers:
         short, long, outputs = layer.cell.first_short, layer.cell.first_long, []
@@ -186,7 +186,7 @@ def compute_retran(model, xs):
     return xs
 
 
-FAMILIES = [
+REFERENCES = [
     (lw.ReTran(16, 12, 1, 4), Wave, compute_retran),
     (lw.ReTran(8, 5, 3, 2), Wave, compute_retran),
     (lw.LSTM(4, 7, 3), PackedLSTM, compute_lstm),
@@ -195,7 +195,7 @@ FAMILIES = [
 
 @pytest.mark.parametrize("loops", [1, 2])
 @pytest.mark.parametrize(
-    ("spec", "kind", "compute_outputs"), FAMILIES, ids=lambda value: getattr(value, "__name__", type(value).__name__)
+    ("spec", "kind", "compute_outputs"), REFERENCES, ids=lambda value: getattr(value, "__name__", type(value).__name__)
 )
 def test_models_equal_reference_implementations(spec, kind, compute_outputs, loops):
     """Values and gradients are equal, with the plain and the fast runner. In a second loop a model reads its own
@@ -249,7 +249,7 @@ def test_dropout_acts_only_in_training(spec, kind, use_plain_runner):
 
 @pytest.mark.usefixtures("jobs_in_process", "blank_figures")
 def test_reproduce_retran_writes_scores_and_pictures(monkeypatch, tmp_path, capsys):
-    """Problems within the training range and beyond it are measured and drawn."""
+    """Scores on problems within the training range and beyond it are written and drawn."""
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))
     words = ["steps=2", "batch=4", "model.width=8", "model.hidden=4", "model.layers=1", "source.rows=200"]
     words += ["watch.every=1", "watch.validation=20", "name=tiny"]

@@ -9,7 +9,7 @@ from conftest import command
 from lengthwise.api import catalog
 from lengthwise.base.errors import UsageError
 from lengthwise.experiment.recipe import ChosenOn
-from lengthwise.recipes.formal import ARCHITECTURES, TASKS, formal_recipe
+from lengthwise.recipes.formal import ARCHITECTURES, TASKS, build_formal_recipe
 
 OWN = """
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Swapped(lw.Parity):
 def test_all_tasks_and_architectures_share_one_training_protocol():
     """Models are about equally large, the longest words have about forty symbols, and lengths grow at the same rate."""
     for task, (problems, _, symbols) in TASKS.items():
-        recipes = [formal_recipe(task, name) for name in ARCHITECTURES]
+        recipes = [build_formal_recipe(task, name) for name in ARCHITECTURES]
         counts = [sum(p.numel() for p in recipe.build().parameters()) for recipe in recipes]
         assert max(counts) < 1.1 * min(counts)
         lengths = recipes[0].lengths
@@ -57,7 +57,7 @@ def test_a_user_s_mixer_and_task_are_added_to_the_study(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("task", "top"), [("ModularArithmetic", 20), ("Sorting", 7), ("FlippedCopy", 40), ("Maze", 2)])
 def test_training_words_of_any_task_have_at_most_forty_symbols(task, top):
     """Whatever a task's sizes count, prompts have at most 40 symbols, unless the smallest size has more."""
-    recipe = formal_recipe(task, "lstm")
+    recipe = build_formal_recipe(task, "lstm")
     problems = recipe.lengths.problems(recipe.task, recipe.lengths.top, 8, torch.Generator().manual_seed(0))
     assert recipe.lengths.top == top
     assert problems.prompt_length.max() <= 40 or top == recipe.task.smallest
@@ -65,7 +65,7 @@ def test_training_words_of_any_task_have_at_most_forty_symbols(task, top):
 
 def test_with_the_suffix_families_half_of_the_training_rows_are_from_families():
     uniform, half = catalog.find_study("formal", tasks="parity", methods="lstm,lstm-families").recipes
-    assert uniform == formal_recipe("parity", "lstm")
+    assert uniform == build_formal_recipe("parity", "lstm")
     changes = {"name": "formal-parity-lstm-families", "families": 0.5, "chosen_on": ChosenOn((40,))}
     assert half == dataclasses.replace(uniform, **changes)
 
