@@ -24,8 +24,8 @@ State = Any  # of the same form as Context
 class Model(nn.Module, ABC):
     """A model as one loop of a computation: c = embed(x), h_0 = start(c), h_{k+1} = advance(h_k, c), logits = read(h).
 
-    A standard model is advanced once, a looped model as often as its recipe's loops require. Dropout and the noise of
-    h_0 are the only randomness, and rows do not depend on each other.
+    A runner calls ``advance`` once for a standard model, and once per loop for a looped model. Dropout and the noise of
+    h_0 are the only sources of randomness, and rows do not depend on each other.
     """
 
     # Standard deviation of the normal noise that ``start`` adds to h_0 in training (0: none) and ``Restarts`` at test
@@ -45,9 +45,9 @@ class Model(nn.Module, ABC):
         """Return the state after one more loop."""
 
     def step(self, state: State, memory: Any) -> tuple[State, Any]:
-        """Compute one loop of a causal model at one or more next positions; return the state and the new memory.
-        ``memory`` is None before the first position. Without ``step``, decoding computes the whole row again for every
-        symbol."""
+        """Compute one loop of a causal model at one or more next positions. Return their states, and the memory after
+        them; ``memory`` is None before the first position. For a model without ``step``, decoding computes the whole
+        row again for every symbol."""
         raise NotImplementedError
 
     @abstractmethod
@@ -55,25 +55,25 @@ class Model(nn.Module, ABC):
         """Return the logits of every position."""
 
     def answer_state(self, state: State) -> State:
-        """Return the part of a state from which answers are read. A model has settled once further loops barely change
-        this part."""
+        """Return the part of a state from which answers are read. Rules such as ``Settled`` stop a row when further
+        loops barely change this part."""
         return state
 
 
 def get_device(model: nn.Module) -> torch.device:
-    """Return a model's device; the CPU if it has neither parameters nor buffers."""
+    """Return a model's device, or the CPU for a model without parameters and buffers."""
     return next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
 
 
 def find_limited_encodings(model: nn.Module) -> list[Encoding]:
-    """Return the model's positional encodings that limit the length of a row, e.g. tables."""
+    """Return the model's positional encodings that limit the length of a row, e.g. learned tables."""
     encodings = [part for part in model.modules() if isinstance(part, Encoding)]
     return [encoding for encoding in encodings if type(encoding).check is not Encoding.check]
 
 
 @contextmanager
 def preserve_modes(model: nn.Module) -> Iterator[None]:
-    """After a ``with`` block, restore the ``training`` flags of all modules, which ``eval`` overwrites."""
+    """Restore the ``training`` flags of all modules at the end of a ``with`` block, as ``eval`` overwrites them."""
     modes = [(part, part.training) for part in model.modules()]
     try:
         yield
@@ -93,7 +93,7 @@ class ModelSpec(Config):
 
     @property
     def spec_without_seed(self) -> ModelSpec:
-        """This configuration without values that differ between a recipe's seeds, e.g. a hash of initial weights."""
+        """The configuration without values that differ between a recipe's seeds, e.g. a hash of initial weights."""
         return self
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
@@ -102,8 +102,8 @@ class ModelSpec(Config):
 
 
 class SequenceModel(Model):
-    """Base class of models that read from left to right: the context "r t d" is the embedded tokens, the state "r t d"
-    a loop's output, and ``step`` computes one loop."""
+    """Base class of models that read from left to right and define ``step``. The context "r t d" holds the embedded
+    tokens; the state "r t d" is the output of a loop."""
 
     embedding: nn.Module
     readout: nn.Module

@@ -1,4 +1,4 @@
-"""Torch modules passed from Python, which replace the model's configuration in a recipe."""
+"""Recipes that contain a torch module passed from Python instead of a model's configuration."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _MODULES: dict[str, nn.Module] = {}  # copies of modules, by digest and by form,
 
 @dataclass(frozen=True)
 class ExternalModule(ModelSpec):
-    """A module passed to ``lw.train`` or ``lw.evaluate`` from Python. Another process builds it from its configuration
-    if it is a model of the library transformers, else with an imported function that returns such a module."""
+    """A module passed to ``lw.train`` or ``lw.evaluate`` from Python. Another process rebuilds a model of the library
+    transformers from its configuration, and any other module with an imported function that returns its class."""
 
     recorded_name: ClassVar[str] = "Given"
 
@@ -43,7 +43,7 @@ class ExternalModule(ModelSpec):
 
     @staticmethod
     def from_module(module: nn.Module) -> ExternalModule:
-        """Return the configuration of a module. Raises UsageError if its weights are not initialized yet."""
+        """Return the specification of a module. Raises UsageError if its weights are not initialized yet."""
         tensors = [*module.parameters(), *module.buffers()]
         if any(map(is_lazy, tensors)):
             raise UsageError(f"{type(module).__name__} has lazy layers without weights: call it on some tokens first")
@@ -66,7 +66,7 @@ class ExternalModule(ModelSpec):
         return replace(self, digest=self.form) if self.form else self
 
     def store_copy(self, module: nn.Module) -> None:
-        """Keep a copy of the module in its present state, which ``build`` returns until the process ends."""
+        """Store a copy of the module; ``build`` returns copies of this copy until the process ends."""
         try:
             _MODULES[self.digest] = _MODULES[self.form] = copy.deepcopy(module)
         except Exception as error:  # e.g. a TypeError for an attribute that is a lock or an open file
@@ -90,8 +90,8 @@ class ExternalModule(ModelSpec):
 
 
 def _find_builders(class_name: str) -> dict[str, Callable[[], nn.Module]]:
-    """Return all functions of imported files that require no arguments and are annotated to return that class; an
-    annotation that is a string may include the module's name."""
+    """Return, by name, the functions of imported files that need no arguments and are annotated to return the class
+    ``class_name``. A string annotation may include the module's name."""
     functions = {}
     for module in [*sys.modules.values()]:
         for function in [*getattr(module, "__dict__", {}).values()]:
@@ -107,8 +107,8 @@ def _find_builders(class_name: str) -> dict[str, Callable[[], nn.Module]]:
 
 
 def _read_transformers_config(module: nn.Module) -> str:
-    """Return the configuration of a model of the library transformers, and its weights' type, in JSON; empty for other
-    modules."""
+    """Return the configuration and the weights' type of a model of the library transformers, as JSON. Return "" for
+    other modules."""
     config: Any = getattr(module, "config", None)
     if type(module).__module__.partition(".")[0] != "transformers" or config is None:
         return ""
@@ -117,8 +117,8 @@ def _read_transformers_config(module: nn.Module) -> str:
 
 
 def _build_from_config(name: str, text: str) -> nn.Module:
-    """Build a model of the library transformers, with new weights, from its class's name and its configuration. Raises
-    UsageError if the library is missing or lacks this model."""
+    """Build a model of the library transformers with new weights; ``text`` is what ``_read_transformers_config`` wrote.
+    Raises UsageError if the library is missing or has no class ``name``."""
     transformers = import_library("transformers", "transformers", f"this model, {name}, needs transformers")
     kind = getattr(transformers, name, None)
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
@@ -133,8 +133,8 @@ def _build_from_config(name: str, text: str) -> nn.Module:
 
 
 def _hash_weights(module: nn.Module, *, with_values: bool = True) -> hashlib.blake2b:
-    """Return a digest of a module's structure, its weights (only their types without ``with_values``), and the names of
-    frozen weights."""
+    """Return a hash of a module's structure, its weights, and the names of frozen weights. Without ``with_values``,
+    only types and shapes of weights are hashed."""
     digest = hashlib.blake2b(f"{type(module).__qualname__} {module}".encode(), digest_size=5)
     for name, value in module.state_dict().items():
         digest.update(name.encode())
@@ -150,7 +150,7 @@ def _hash_weights(module: nn.Module, *, with_values: bool = True) -> hashlib.bla
 
 def _list_contents(value: Any) -> dict[str, Any]:
     """Return an object's attributes, sorted by name, and other values that ``pickle`` stores, numbered. Private
-    attributes may be caches: only those of ``PLAIN_TYPES`` in an object whose class is not torch's are kept."""
+    attributes are left out, as they may be caches, unless they have ``PLAIN_TYPES`` and the class is not torch's."""
     if isinstance(value, nn.Module):
         contents = {name: part for name, part in vars(value).items() if name not in MODULE_ATTRIBUTES}
     else:
@@ -174,9 +174,11 @@ def _list_contents(value: Any) -> dict[str, Any]:
 
 
 def _describe_value(value: Any, object_numbers: dict[int, int], depth: int = 0) -> str:
-    """Return a description of a value that is the same in every process: a hash of a tensor's numbers or of a module's
-    weights, the name of a named object, or an object's attributes, described once
-    (``object_numbers`` numbers the objects). An object without visible attributes has an empty description."""
+    """Return a description of a value that is the same in every process.
+
+    It is a hash for tensors and modules, the name of a named object, else the object's attributes. An object that
+    occurs again is described by its number in ``object_numbers``; one without visible attributes gets "".
+    """
 
     def describe_all(values: Iterable[Any]) -> list[str]:
         return [_describe_value(part, object_numbers, depth + 1) for part in values]
@@ -207,5 +209,5 @@ def _describe_value(value: Any, object_numbers: dict[int, int], depth: int = 0) 
 
 
 def read_tensor_bytes(tensor: Tensor) -> bytes:
-    """Return the bytes of a tensor of any type."""
+    """Return the bytes of a tensor's numbers, on any device and of any type."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

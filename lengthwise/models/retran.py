@@ -1,6 +1,6 @@
 """ReTran, the recurrent transformer (ACL 2025), and its recurrent baseline, a stack of LSTM cells.
 
-Each layer of ReTran attends to its own outputs at earlier positions, and an LSTM cell replaces the MLP.
+Each layer of ReTran attends to its own outputs at earlier positions, and has an LSTM cell in place of the MLP.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Rotations = tuple[Float[Tensor, "t e"], Float[Tensor, "t e"]]
 
 class Layer(nn.Module):
     """One layer of ReTran, computed position by position. Terms that need no earlier output are computed for all
-    positions at once, since on a GPU launching an operation takes longer than computing it."""
+    positions at once: on a GPU, launching small operations takes longer than computing them."""
 
     def __init__(self, spec: ReTran) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class ReTranModel(SequenceModel):
 
 
 def _rotate(x: Float[Tensor, "rh t e"], rotations: Sequence[Float[Tensor, "t e"]]) -> Float[Tensor, "rh t e"]:
-    """Rotate as ``nn.position.rotate`` does, in half as many operations: angles are prepared for whole heads."""
+    """Rotate as ``nn.position.rotate`` does, but with half as many operations, by ``rotations`` of whole heads."""
     cosine, sine = rotations
     return x * cosine + x.roll(x.shape[-1] // 2, -1) * sine
 

@@ -22,9 +22,9 @@ class Scan(ModelSpec):
 
         h_i ← norm(W₂ relu(W₁ [h_j; h_i])), j = i − 2^(k−1)
 
-    A position with j < 0 keeps its state. So ⌈log₂ n⌉ loops combine all n symbols, and later loops change nothing. In
+    A position with j < 0 keeps its state, so ⌈log₂ n⌉ loops combine all n symbols and later loops change nothing. In
     training, ``noise`` is added to the states that a loop reads: states then cluster around a few points, and errors do
-    not grow with the number of loops. The model reads from left to right.
+    not grow with the number of loops. Positions see only earlier positions.
     """
 
     width: Size = 32  # numbers per position

@@ -1,4 +1,4 @@
-"""Wrap user-defined modules and modules of other libraries (transformers, x-transformers, nanoGPT) as models."""
+"""A wrapper of user-defined modules and of modules of other libraries (transformers, x-transformers, nanoGPT)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MASK_PARAMETERS = ("padding_mask", "attention_mask")  # parameters that may take
 
 
 class SinglePass(Model):
-    """Wraps a module that maps tokens "b t" to logits "b t v" as a model that is advanced once.
+    """A model of one loop that wraps a module; the module maps tokens "b t" to logits "b t v".
 
-    If its ``forward`` has a parameter ``padding_mask`` or ``attention_mask``, it gets the mask "b t", True or 1 for a
-    real token. Logits may also be the ``logits`` of an object or a dictionary, or in a tuple, as in transformers and
-    nanoGPT; 16-bit logits are converted to 32 bits. Raises UsageError if ``forward`` requires more than tokens and a
-    mask, or if it returns no logits of this shape.
+    A parameter ``padding_mask`` or ``attention_mask`` of its ``forward`` gets the mask "b t", True or 1 for a real
+    token. ``forward`` returns logits, an object or dictionary with ``logits``, or a tuple that contains logits, as in
+    transformers and nanoGPT; 16-bit logits are converted to 32 bits. Raises UsageError if ``forward`` requires more
+    arguments, or if it returns no logits of this shape.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -94,7 +94,7 @@ class SinglePass(Model):
 
 def find_logits(output: Any, shape: torch.Size) -> Tensor | None:
     """Return the logits in a module's output, which may be a tensor, an object or a dictionary with ``logits``, or a
-    tuple. Return None without a tensor of real numbers that has three axes and a shape starting with ``shape``."""
+    tuple. Return None if no tensor of real numbers has three axes, the first two of them of ``shape``."""
     if isinstance(output, Mapping):
         output = output.get("logits")
     elif not isinstance(output, Tensor) and hasattr(output, "logits"):
@@ -105,17 +105,17 @@ def find_logits(output: Any, shape: torch.Size) -> Tensor | None:
 
 
 def are_probabilities(logits: Float[Tensor, "n v"]) -> bool:
-    """Return whether all rows of logits are probabilities, as after a softmax, and not all one-hot, as a hand-written
-    program may return."""
+    """Return whether all rows are probabilities, as after a softmax. Rows that are all one-hot do not count: programs
+    written by hand return such logits."""
     is_one_hot = bool(((logits == 0) | (logits == 1)).all())
     return not is_one_hot and bool((logits >= 0).all() and ((logits.sum(-1) - 1).abs() < 1e-4).all())
 
 
 class TooFewPositions(UsageError, IndexError):
-    """Raised if a module has too small a table of positions or of symbols."""
+    """The error of a module whose table of positions or of symbols is too small."""
 
 
 def describe_too_few_positions(positions: int, error: Exception) -> str:
-    """Return the message for a module that fails on rows of ``positions`` positions."""
+    """Return an error message about a module that fails on rows of ``positions`` positions."""
     advice = "if its position table is shorter, enlarge it, or use shorter problems"
     return f"fails on rows of {positions} positions ({type(error).__name__}: {format_error(error)}): {advice}"

@@ -1,8 +1,8 @@
 """A model with a clock: a smaller looped model that decides when the answer is done.
 
-The halting unit of adaptive computation time (Graves 2016) reads the state of the model that it halts. A model that
-also decides when to halt may count in ways that fail beyond the training lengths (docs/lab). Here the two models share
-only their input. ``Halting`` trains the clock, and trains the answers as ``Final`` does.
+In adaptive computation time (Graves 2016), the halting unit reads the state of the model that it halts. Such a model
+may count in ways that fail beyond the training lengths (docs/lab). Here the two models share only their input.
+``Halting`` trains the clock, and trains the answers as ``Final`` does.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ WAITS, DONE = 0, 1  # outputs of the clock
 @dataclass(frozen=True)
 class Timed(ModelSpec):
     """A model with a clock: ``answers`` computes the answer; ``clock``, advanced equally often, decides whether it is
-    done. At the ``=``, where an answer's first symbol is predicted, the end symbol (no answer yet) has the probability
-    that the clock waits; the other symbols share the rest in the proportions of ``answers``. Elsewhere the logits are
-    those of ``answers``.
+    done. An answer's first symbol is predicted at the ``=``. There the end symbol, which means "no answer yet", gets
+    the probability that the clock waits, and the model ``answers`` distributes the rest over the other symbols.
+    Elsewhere the logits are those of ``answers``.
 
     With ``Halting``, ``AnyLoops`` and ``Halted``, only the clock has a loss on a row that stops early. Raises
     UsageError for a layout without ``=`` or end symbol, or with pauses, which move the first position of the answer.
@@ -78,7 +78,7 @@ class TimedModel(Model):
         return TimedState(answers, self.clock.embed(self.build_clock_inputs(inputs)), self.build_clock_mask(inputs))
 
     def build_clock_inputs(self, inputs: Inputs) -> Inputs:
-        """Return the inputs of the clock."""
+        """Return the clock's inputs: if ``blind``, with one id for all letters and digits."""
         return inputs if self.clock_ids is None else replace(inputs, tokens=self.clock_ids[inputs.tokens])
 
     def build_clock_mask(self, inputs: Inputs) -> Bool[Tensor, "b t"]:

@@ -1,4 +1,4 @@
-"""Torch's LSTM and GRU: recurrent baselines. ``models/retran.py`` has another LSTM."""
+"""Torch's LSTM and GRU as recurrent baselines; ``models/retran.py`` has another LSTM."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _TorchRecurrent(ModelSpec):
     layers: Size = 2  # number of layers
     dropout: Decay = 0.0  # probability of dropping a value between layers in training
 
-    kind: ClassVar[type[nn.LSTM] | type[nn.GRU]]
+    layer_class: ClassVar[type[nn.LSTM] | type[nn.GRU]]
 
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model:
         check_causal(self, causal)
@@ -35,7 +35,7 @@ class TorchLSTM(_TorchRecurrent):
     the input is the output of the first. ``build`` raises UsageError for a layout that is not causal.
     """
 
-    kind = nn.LSTM
+    layer_class = nn.LSTM
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class TorchGRU(_TorchRecurrent):
     """A stack of ``layers`` layers of ``torch.nn.GRU`` between an embedding and a linear readout, as in
     ``TorchLSTM``."""
 
-    kind = nn.GRU
+    layer_class = nn.GRU
 
 
 class TorchRecurrentModel(SequenceModel):
@@ -52,7 +52,7 @@ class TorchRecurrentModel(SequenceModel):
     def __init__(self, spec: _TorchRecurrent, input_symbol_count: int, output_symbol_count: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(input_symbol_count, spec.width)
-        self.layers = spec.kind(spec.width, spec.width, spec.layers, batch_first=True, dropout=spec.dropout)
+        self.layers = spec.layer_class(spec.width, spec.width, spec.layers, batch_first=True, dropout=spec.dropout)
         self.readout = nn.Linear(spec.width, output_symbol_count)
 
     def step(self, state: Float[Tensor, "r t d"], memory: Any) -> tuple[Float[Tensor, "r t d"], Any]:

@@ -7,7 +7,7 @@ With x the embedded input:
   is inside the loop;
 - looped without input injection: h_0 = x and h_{k+1} = norm(blocks(h_k)).
 
-``Injection`` lists further ways to inject x. The remaining fields are for the decoders of McLeish et al. 2024
+``Transformer`` describes further ways to inject x. Its remaining fields are for the decoders of McLeish et al. 2024
 (``recipes/abacus.py``).
 """
 
@@ -48,10 +48,10 @@ class Transformer(ModelSpec):
     - ``reads``: x is added to the inputs of mixer and MLP in every block, not to the state; h_0 = x.
     - ``once``: no injection; h_0 = x. With a single loop, this equals ``add``.
 
-    ``noise`` is the standard deviation of h_0 in training, where h_0 would otherwise be 0. ``final_norm`` places the
-    last norm inside the loop, within the readout, or nowhere. ``readout`` is ``linear``; ``mlp``, which is an MLP as in
-    the blocks, the norm and two linear layers; or ``scaled``, a linear layer without bias that is initialized from N(0,
-    init_std²) and whose logits are divided by √width. ``init`` selects the output layers whose initial weights are
+    ``noise`` is the standard deviation of h_0 in training, for injections whose h_0 is 0. ``final_norm`` places the
+    last norm inside the loop, before the readout, or nowhere. The readout ``mlp`` is an MLP as in the blocks, the norm
+    and two linear layers; ``scaled`` is a linear layer without bias whose weights are initialized from N(0, init_std²)
+    and whose logits are divided by √width. ``init`` selects the output layers whose initial weights are
     divided by √(2 · layers): those of mixer and MLP (``all``), or only the mixer's (``attention``).
 
     Raises UsageError if ``width`` is not a multiple of ``heads``. The model raises UsageError at the first batch if

@@ -14,7 +14,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.nn.mixer import AttentionContext, Hidden, Mixer, MixerSpec, draw_normal
 from lengthwise.nn.position import rotate
 
-Projected = Float[Tensor, "b t 3 h e"]  # queries, keys and values by head
+QKV = Float[Tensor, "b t 3 h e"]  # queries, keys and values by head
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class SoftmaxAttention(Mixer):
     def forward(self, x: Hidden, context: AttentionContext, cache: Any = None) -> Hidden:
         return self.out(self.attend(self.project_heads(x), context, cache).flatten(2))
 
-    def project_heads(self, x: Hidden) -> Projected:
+    def project_heads(self, x: Hidden) -> QKV:
         """Return queries, keys and values by head."""
         return self.project(x).unflatten(-1, (3, self.heads, -1))
 
-    def add_positions(self, qkv: Projected, context: AttentionContext) -> list[Float[Tensor, "b h t e"]]:
-        """Return queries, keys and values; positional vectors and rotations are applied to queries and keys."""
+    def add_positions(self, qkv: QKV, context: AttentionContext) -> list[Float[Tensor, "b h t e"]]:
+        """Return queries, keys and values, after positional vectors and rotations are applied to queries and keys."""
         query, key, value = qkv.unbind(2)
         if context.keys is not None:
             vectors = context.keys.unflatten(-1, (self.heads, -1))
@@ -68,7 +68,7 @@ class SoftmaxAttention(Mixer):
             query, key = rotate(query, context.angles), rotate(key, context.angles)
         return [part.transpose(1, 2) for part in (query, key, value)]
 
-    def attend(self, qkv: Projected, context: AttentionContext, cache: Any = None) -> Float[Tensor, "b t h e"]:
+    def attend(self, qkv: QKV, context: AttentionContext, cache: Any = None) -> Float[Tensor, "b t h e"]:
         """Return the heads' outputs, before ``out``: softmax attention of every query over the keys it may see."""
         query, key, value = self.add_positions(qkv, context)
         if cache is not None:  # keys are cached after their rotation, which depends on no other position

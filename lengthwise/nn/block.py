@@ -33,7 +33,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """A mixer, then an MLP (if there is one), each with a residual connection: x + f(norm(x)) or, if ``post``,
+    """A mixer and, unless ``mlp`` is None, an MLP. Each has a residual connection: x + f(norm(x)) or, if ``post``,
     norm(x + f(x)) (Vaswani et al. 2017)."""
 
     def __init__(self, mixer: Mixer, mlp: MLP | None, width: int, *, post: bool, eps: float, dropout: float) -> None:
@@ -51,13 +51,13 @@ class Block(nn.Module):
     ) -> Float[Tensor, "b t d"]:
         """Apply the block. Add ``injection`` "b t d" to the inputs of mixer and MLP, not to the residual stream."""
         if self.post:
-            x = self.norm_mixer(x + self.drop(self._mix(add_optional(x, injection), context, cache)))
-            return x if self.mlp is None else self.norm_mlp(x + self.drop(self.mlp(add_optional(x, injection))))
-        x = x + self.drop(self._mix(add_optional(self.norm_mixer(x), injection), context, cache))
-        return x if self.mlp is None else x + self.drop(self.mlp(add_optional(self.norm_mlp(x), injection)))
+            x = self.norm_mixer(x + self.drop(self._mix(add_injection(x, injection), context, cache)))
+            return x if self.mlp is None else self.norm_mlp(x + self.drop(self.mlp(add_injection(x, injection))))
+        x = x + self.drop(self._mix(add_injection(self.norm_mixer(x), injection), context, cache))
+        return x if self.mlp is None else x + self.drop(self.mlp(add_injection(self.norm_mlp(x), injection)))
 
     def _mix(self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any) -> Float[Tensor, "b t d"]:
-        """Apply the mixer; in decoding, a mixer without keys and values continues from its state in the cache."""
+        """Apply the mixer. In decoding, a mixer that stores no keys continues from its state in ``cache``."""
         if cache is None or self.mixer.caches:
             return self.mixer(x, context, cache)
         return cache.step(self.mixer, x)
@@ -76,6 +76,6 @@ class Block(nn.Module):
             draw_normal(self.mlp.narrow, small if scale_mlp else std)
 
 
-def add_optional(x: Float[Tensor, "*b d"], injection: Float[Tensor, "*b d"] | None) -> Float[Tensor, "*b d"]:
-    """Return x, plus the injected input if there is one."""
+def add_injection(x: Float[Tensor, "*b d"], injection: Float[Tensor, "*b d"] | None) -> Float[Tensor, "*b d"]:
+    """Return x + ``injection``, or x if ``injection`` is None."""
     return x if injection is None else x + injection

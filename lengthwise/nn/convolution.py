@@ -1,4 +1,4 @@
-"""Convolutions as mixers: each position sees its neighbours, in rows of any length."""
+"""Convolutions as mixers: each position sees its neighbours, and rows may have any length."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Convolution(MixerSpec):
 
 
 class ConvolutionMixer(Mixer):
-    """The module of ``Convolution``. ``out`` maps the states of all neighbours, one after the other, to the output. In
-    a causal layout, zeros replace the neighbours on the right."""
+    """The module of ``Convolution``. The layer ``out`` maps the concatenated states of a position and its neighbours to
+    the output. In a causal layout, zeros replace the neighbours on the right."""
 
     def __init__(self, width: int, reach: int, *, biases: bool) -> None:
         super().__init__()
@@ -56,7 +56,8 @@ class GridConvolution(MixerSpec):
 
 
 class GridConvolutionMixer(Mixer):
-    """The module of ``GridConvolution``. ``out`` maps the states of a cell and its four neighbours to the output."""
+    """The module of ``GridConvolution``. The layer ``out`` maps the concatenated states of a cell and its four
+    neighbours to the output."""
 
     sees_cells = True
 

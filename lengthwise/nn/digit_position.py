@@ -1,4 +1,4 @@
-"""Positional encodings for digits: digits at the same position within their numbers share a learned vector."""
+"""Positional encodings for digits: digits at the same position of their numbers share a learned vector."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from lengthwise.nn.position import Encoding, Position
 @dataclass(frozen=True)
 class _DigitPosition(Position):
     """A learned vector for each digit position, added to the input or, with ``at="attention"``, to the queries and keys
-    of every layer. The initial vectors have standard deviation ``std``: they are random or, with ``start="sines"``,
-    sines and cosines of the digit position, so that one linear map takes each vector to the vector of the next
-    digit position.
+    of every layer. The initial vectors have standard deviation ``std``. They are random or, with ``start="sines"``,
+    sines and cosines of the digit position: then one linear map takes each vector to the next position's vector.
 
-    In training an offset, uniform in 0 … ``offset`` − 1, is added to all digit positions of a batch, or of each row
-    with ``each_row``, so that digit positions of longer numbers are trained too; at test time it is 0. ``size`` must be
-    at least the largest position + ``offset`` − 1; the model raises UsageError for digit positions above ``size``.
+    Training adds a random offset, 0 … ``offset`` − 1, to all digit positions of a batch or, with ``each_row``, of a
+    row, so that digit positions of longer numbers are trained too. ``size`` must be at least the largest position +
+    ``offset`` − 1; the model raises UsageError for digit positions above ``size``.
     """
 
     size: Size = 128  # digit positions in the table: the longest number in training, plus offset
@@ -46,9 +45,9 @@ class _DigitPosition(Position):
 
 @dataclass(frozen=True)
 class Abacus(_DigitPosition):
-    """Abacus embeddings: equal digit positions of operands and answer share a learned vector; all signs share another,
-    without an offset (McLeish et al. 2024, section 3). The paper adds these vectors to the input; a blog that
-    reproduced it adds them to queries and keys."""
+    """Abacus embeddings (McLeish et al. 2024, section 3): equal digit positions of operands and answer share a learned
+    vector. All signs share another vector, without an offset. The paper adds the vectors to the input; a blog that
+    reproduced the paper adds them to queries and keys."""
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         offset = self._draw_offset(inputs, generator)
@@ -66,7 +65,7 @@ class Coupling(_DigitPosition):
         return replace(inputs, digit_position=inputs.digit_position + self._draw_offset(inputs, generator))
 
 
-class _Table(Encoding):
+class _DigitTable(Encoding):
     def __init__(self, spec: _DigitPosition, width: int) -> None:
         super().__init__()
         self.kind = type(spec).__name__
@@ -97,13 +96,13 @@ def _check_fits(name: str, largest_position: int, table_size: int, advice: str) 
 
 
 def _get_digit_positions(inputs: Inputs) -> Int[Tensor, "b t"]:
-    """Return digit positions, with 0 for padding: its positions may exceed the table, and its vectors are not used."""
+    """Return digit positions, with 0 for padding, whose own positions may exceed the table."""
     return inputs.digit_position.where(inputs.padding_mask, 0)
 
 
-class _InputTable(_Table):
-    vectors = _Table.look_up
+class _InputTable(_DigitTable):
+    vectors = _DigitTable.look_up
 
 
-class _AttentionTable(_Table):
-    keys = _Table.look_up
+class _AttentionTable(_DigitTable):
+    keys = _DigitTable.look_up

@@ -1,4 +1,4 @@
-"""The LSTM cell with projections: its long (cell) state is wide, its short (hidden) state has the model's width."""
+"""The LSTM cell with projections: the cell state ``long`` is wide, the hidden state ``short`` has the model's width."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ class Cell(nn.Module):
     @torch.no_grad()
     def initialise(self, std: float | None) -> None:
         """Initialize U and P to orthogonal matrices, the forget gate's bias to 1, other biases to 0, and W and Q from
-        N(0, std²) or, if ``std`` is None, Kaiming-uniform (He et al. 2015). The learned
-        initial states stay 0."""
+        N(0, std²) or, if ``std`` is None, Kaiming-uniform (He et al. 2015). The learned initial states stay 0."""
         hidden = self.short.in_features
         nn.init.orthogonal_(self.recurrent.weight)
         nn.init.orthogonal_(self.short.weight)

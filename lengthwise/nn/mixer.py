@@ -1,6 +1,6 @@
 """The interface of token mixers, the parts of blocks that combine positions, e.g. attention.
 
-``AttentionContext`` holds what a mixer needs to know about positional encodings, causality and padding.
+``AttentionContext`` tells a mixer about positional encodings, causality and padding.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Hidden = Float[Tensor, "b t d"]  # a vector per position, from layer to layer
 
 
 class AttentionContext(NamedTuple):
-    """The attention bias and positional terms of a batch: computed once per batch and used in every loop."""
+    """The attention bias and positional terms of a batch; they are computed once and used in every loop."""
 
     padding_mask: Bool[Tensor, "b t"]  # True for a real token
     causal: bool  # no position sees a later one
@@ -38,7 +38,7 @@ class AttentionContext(NamedTuple):
     @staticmethod
     def build(encodings: Iterable[Encoding], inputs: Inputs, *, causal: bool) -> AttentionContext:
         """Combine encodings, causality and padding for a batch. Raises UsageError if a row does not fit an encoding, or
-        two encodings are incompatible."""
+        if two encodings are incompatible."""
         for encoding in encodings:  # checked before a bias is computed: its size is the square of a row's length
             encoding.check(inputs)
         angles = _drop_none(encoding.angles(inputs) for encoding in encodings)
@@ -79,8 +79,8 @@ class Mixer(nn.Module, ABC):
         only the new positions, and a key–value ``cache``."""
 
     def step(self, x: Hidden, state: Any) -> tuple[Hidden, Any]:
-        """Return the outputs at one or more next positions, and the state after them; used in causal layouts. ``state``
-        is None before the first position. Without ``step``, decoding computes the whole row again for every symbol."""
+        """Return the outputs at one or more next positions of a causal layout, and the state after them; ``state`` is
+        None before the first. For a mixer without ``step``, decoding computes the whole row again for every symbol."""
         raise NotImplementedError
 
     def initialise(self, std: float, out_std: float) -> None:
@@ -89,7 +89,7 @@ class Mixer(nn.Module, ABC):
 
     def tie_query_key(self, heads: Bool[Tensor, " h"]) -> None:
         """Make the key weights of these heads equal to their query weights, so that equal inputs attend to each other
-        from the first step. By default do nothing, as a mixer need not have keys and queries."""
+        from the first step. Mixers without queries and keys do nothing."""
 
 
 class MixerSpec(Config):
@@ -108,10 +108,11 @@ class MixerSpec(Config):
 def build_mixer(
     spec: MixerSpec, width: int, heads: int, *, causal: bool, layer: int, dropout: float, biases: bool
 ) -> Mixer:
-    """Build a layer's mixer by ``spec.build(width, heads, …)``, with the keyword arguments that it takes.
+    """Build the mixer of layer number ``layer``, counted from 0. ``spec.build`` gets those keyword arguments that it
+    takes.
 
-    With ``causal``, no position may see a later one. ``layer`` is counted from 0. With ``biases``, linear layers have
-    biases. A module that is not a ``Mixer`` is wrapped in ``PlainMixer``. Raises UsageError for other results.
+    With ``causal``, no position may see a later one. With ``biases``, linear layers have biases. A torch module that is
+    not a ``Mixer`` is wrapped in ``PlainMixer``. Raises UsageError if ``spec.build`` returns no torch module.
     """
     keywords: dict[str, Any] = {"causal": causal, "layer": layer, "dropout": dropout, "biases": biases}
     signature, advice = inspect.signature(spec.build), f"beside width and heads, it may take {', '.join(keywords)}"
@@ -131,7 +132,7 @@ def build_mixer(
 
 
 class PlainMixer(Mixer):
-    """Wraps a module whose causal ``forward(x)`` maps states "b t d" to states "b t d".
+    """A mixer that wraps a torch module, whose causal ``forward(x)`` maps states "b t d" to states "b t d".
 
     If ``forward`` has a parameter ``padding_mask``, it gets the mask "b t", True for a real token. Raises UsageError if
     this parameter is missing and the layout is not causal, or if the output has another shape.

@@ -17,32 +17,32 @@ from lengthwise.base.types import Inputs, UsageError
 
 
 class Encoding(nn.Module):
-    """Base class of encodings. Each method returns one kind of positional information, by default None."""
+    """Base class of the modules of positional encodings. A method returns None unless a subclass overrides it."""
 
     reads_padding: ClassVar[bool] = False  # True if results for real tokens depend on which tokens are padding
 
     def check(self, inputs: Inputs) -> None:
-        """Raise UsageError if a row does not fit the encoding; called before anything large is computed."""
+        """Raise UsageError if a row does not fit the encoding; called before large tensors are computed."""
 
     def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"] | None:
         """Return vectors to add to the embedded input."""
         return None
 
     def angles(self, inputs: Inputs) -> Float[Tensor, "b t half"] | None:
-        """Return rotation angles of each pair of coordinates of queries and keys, in radians."""
+        """Return, in radians, the angles by which pairs of coordinates of queries and keys are rotated."""
         return None
 
     def keys(self, inputs: Inputs) -> Float[Tensor, "b t d"] | None:
-        """Return vectors to add to the queries and keys of every layer, with the coordinates of all heads."""
+        """Return vectors to add to the queries and keys of every layer, all heads side by side."""
         return None
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"] | None:
-        """Return the attention bias of every head, query and key; −inf hides a key. The bias has an axis of rows only
-        if rows differ."""
+        """Return the attention bias of every head, query and key; −inf hides a key. The bias has a batch axis only if
+        it differs between rows."""
         return None
 
     def blank(self) -> Float[Tensor, " h"] | None:
-        """Return the attention bias, per head, of a blank: a key and a value of zeros, which a head can attend to
+        """Return, per head, the attention bias of a blank: a key and a value of zeros, which a head can attend to
         instead of a position."""
         return None
 
@@ -115,16 +115,16 @@ class LearnedEncoding(Encoding):
 
 @dataclass(frozen=True)
 class Mark(Position):
-    """A learned vector added to the first position of a row. In a run of equal symbols, a window that averages its
-    neighbours gives the first position the same state as the next, for any weights; the mark distinguishes them."""
+    """A learned vector added to the first position of a row. Otherwise, in a run of equal symbols, a head that averages
+    neighbours gives the first and the second position the same state, for any weights."""
 
     std: NotNegative = 0.3  # standard deviation of the initial vector
 
     def build(self, width: int, heads: int) -> Encoding:
-        return _Mark(self.std, width)
+        return _MarkEncoding(self.std, width)
 
 
-class _Mark(Encoding):
+class _MarkEncoding(Encoding):
     def __init__(self, std: float, width: int) -> None:
         super().__init__()
         self.vector = nn.Parameter(torch.randn(width) * std)
@@ -147,10 +147,10 @@ class Sinusoidal(Position):
     def build(self, width: int, heads: int) -> Encoding:
         if width % 2:
             raise UsageError(f"Sinusoidal needs an even width, not {width}")
-        return _Sinusoidal(width, self.base)
+        return _SinusoidalEncoding(width, self.base)
 
 
-class _Sinusoidal(Encoding):
+class _SinusoidalEncoding(Encoding):
     def __init__(self, width: int, base: float) -> None:
         super().__init__()
         half = width // 2
@@ -163,10 +163,10 @@ class _Sinusoidal(Encoding):
 
 @dataclass(frozen=True)
 class Randomized(Position):
-    """Randomized positions for another encoding (Ruoss et al. 2023): a row gets random numbers below ``most``, in
-    increasing order, instead of 0, 1, 2, …, so that positions of long rows are trained on short ones. Training draws
-    new positions for each batch; at test time, rows of equal length get equal positions. Raises UsageError for a row
-    longer than ``most``."""
+    """Randomized positions for another encoding (Ruoss et al. 2023): the positions of a row are random numbers below
+    ``most`` in increasing order, so that short rows train the positions of long ones. Training draws new positions for
+    each batch; at test time, rows of equal length get equal positions. Raises UsageError for a row longer than
+    ``most``."""
 
     indexed = True
 
@@ -180,14 +180,14 @@ class Randomized(Position):
             raise UsageError(f"Randomized(most={most}) needs Learned(size={most}) or more, not {self.of.size}")
 
     def build(self, width: int, heads: int) -> Encoding:
-        return _Randomized(self.of.build(width, heads), self.most)
+        return _RandomizedEncoding(self.of.build(width, heads), self.most)
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         drawn = torch.randperm(self.most, generator=generator)
         return self.of.vary(replace(inputs, position=_sort_drawn_positions(inputs, drawn)), generator)
 
 
-class _Randomized(Encoding):
+class _RandomizedEncoding(Encoding):
     reads_padding = True
 
     def __init__(self, inner_encoding: Encoding, position_count: int) -> None:
@@ -240,8 +240,8 @@ def _sort_drawn_positions(inputs: Inputs, candidates: Int[Tensor, " m"]) -> Int[
 
 @dataclass(frozen=True)
 class RoPE(Position):
-    """Rotary encoding of queries and keys (Su et al. 2021); coordinates i and i + half form a pair. ``build`` raises
-    UsageError if the width of a head is odd."""
+    """Rotary encoding of queries and keys (Su et al. 2021). Coordinates i and i + e / 2 of a head of width e form a
+    pair. ``build`` raises UsageError if e is odd."""
 
     indexed = True
 
@@ -250,10 +250,10 @@ class RoPE(Position):
     def build(self, width: int, heads: int) -> Encoding:
         if width // heads % 2:
             raise UsageError(f"RoPE needs an even width per head, not {width} / {heads} = {width // heads}")
-        return _RoPE(width // heads, self.base)
+        return _RotaryEncoding(width // heads, self.base)
 
 
-class _RoPE(Encoding):
+class _RotaryEncoding(Encoding):
     def __init__(self, head_width: int, base: float) -> None:
         super().__init__()
         half = head_width // 2
@@ -269,7 +269,7 @@ def rotate(x: Float[Tensor, "b t h e"], angles: Float[Tensor, "b t half"]) -> Fl
 
 
 def rotate_pairs(x: Float[Tensor, "*s"], cos: Tensor, sin: Tensor, *, axis: int) -> Float[Tensor, "*s"]:
-    """Rotate each pair of coordinates i and i + half along ``axis``."""
+    """Rotate each pair of coordinates i and i + n / 2 along ``axis``, which has n coordinates."""
     first, second = x.chunk(2, axis)
     return torch.cat([first * cos - second * sin, first * sin + second * cos], axis)
 
@@ -285,10 +285,10 @@ class FIRE(Position):
     threshold: Positive = 512.0  # L at initialization
 
     def build(self, width: int, heads: int) -> Encoding:
-        return _FIRE(self, heads)
+        return _FIREEncoding(self, heads)
 
 
-class _FIRE(Encoding):
+class _FIREEncoding(Encoding):
     def __init__(self, spec: FIRE, heads: int) -> None:
         super().__init__()
         self.network = nn.Sequential(nn.Linear(1, spec.hidden), nn.ReLU(), nn.Linear(spec.hidden, heads))
@@ -309,9 +309,9 @@ class _FIRE(Encoding):
 @dataclass(frozen=True)
 class ALiBi(Position):
     """ALiBi (Press et al. 2022): the attention bias is −slope · |i − j|. Head n = 0, 1, … has the fixed slope
-    ``steepest`` · rⁿ, with r = 2^(−8/heads). With None, ``steepest`` is r as published, 1/2 for eight heads; with
+    ``steepest`` · rⁿ, with r = 2^(−8/heads). By default ``steepest`` is r, as published: 1/2 for eight heads. With
     steeper slopes a head can attend to a single neighbour. If the number of heads is not a power of 2, the authors'
-    code takes slopes of the next powers instead."""
+    code uses other slopes."""
 
     indexed = True
 
@@ -319,10 +319,10 @@ class ALiBi(Position):
 
     def build(self, width: int, heads: int) -> Encoding:
         ratio = 2.0 ** (-8 / heads)
-        return _ALiBi((self.steepest or ratio) * ratio ** torch.arange(heads))
+        return _ALiBiEncoding((self.steepest or ratio) * ratio ** torch.arange(heads))
 
 
-class _ALiBi(Encoding):
+class _ALiBiEncoding(Encoding):
     def __init__(self, slopes: Float[Tensor, " h"]) -> None:
         super().__init__()
         self.register_buffer("slopes", slopes, persistent=False)
@@ -333,7 +333,7 @@ class _ALiBi(Encoding):
 
 
 def _get_distinct_row_positions(inputs: Inputs) -> Int[Tensor, "#b t"]:
-    """Return the positions of every row, or of a single row if all rows have the same positions."""
+    """Return the positions "b t" of all rows, or "1 t" if all rows have the same positions."""
     index = inputs.host.position
     return inputs.position[:1] if bool((index == index[:1]).all()) else inputs.position
 

@@ -1,4 +1,4 @@
-"""Attention windows: heads that see only nearby positions, nearby digit positions, or earlier positions."""
+"""Attention windows: heads that see only some positions, e.g. neighbours, and the blank key."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _KeyMask(Encoding):
 
     @abstractmethod
     def compute_hidden_mask(self, inputs: Inputs) -> Bool[Tensor, "t t"] | Bool[Tensor, "b 1 t t"]:
-        """Return a mask of pairs of positions: True if the first does not see the second."""
+        """Return a mask of queries and keys, True where the key is hidden from the query."""
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "... t t"]:
         head_mask = self.head_mask[:1] if self.has_all_heads else self.head_mask  # one bias if all heads see the same
@@ -103,12 +103,12 @@ class LocalHeadsEncoding(_KeyMask):
 
 @dataclass(frozen=True)
 class CoupledHeads(_HeadWindow):
-    """Windows of digit positions for the last ``count`` heads: a position sees the tokens, of any number, whose digit
-    positions differ from its own by at most ``reach``.
+    """Windows of digit positions for the last ``count`` heads: a position sees itself, and the tokens of all
+    numbers whose digit positions differ from its own by at most ``reach``.
 
     Digit positions are those of position coupling (Cho et al. 2024), but a window has no parameters, so it applies to
     numbers of any length. In layouts that predict each symbol one position earlier, ``ahead=1`` centres the window on
-    the predicted digit's position. A position always sees itself.
+    the predicted digit's position.
     """
 
     reach: Amount = 0  # the largest difference of digit positions that is seen
@@ -140,7 +140,7 @@ class EarlierHeads(_HeadWindow):
     The blank is a key of zeros with a value of zeros, which a head can attend to instead of a position (a softmax with
     1 added to its sum, Miller 2023). Such a head can detect whether a position's symbol occurred earlier; ordinary
     causal attention cannot, because the position's own key matches equally well. The key weights of these heads start
-    equal to their query weights: otherwise the match of equal symbols takes long to learn.
+    equal to their query weights: otherwise, heads take long to learn to match equal symbols.
     """
 
     def build(self, width: int, heads: int) -> Encoding:
@@ -164,10 +164,10 @@ class EarlierHeadsEncoding(_KeyMask):
 @dataclass(frozen=True)
 class GridHeads(Position):
     """Windows on a square grid (for the layout ``Grid``): a cell sees its line in the first head, its column in the
-    second, its box in the third, and all cells in further heads. No parameters.
+    second, its box in the third, and all cells in further heads. There are no parameters.
 
-    In a grid of n × n cells, a box has h lines and n / h columns, where h is the largest divisor of n up to √n, and
-    at most 10, as in Sudoku.
+    In a grid of n × n cells, a box has h lines and n / h columns, as in Sudoku. Here h is the largest divisor of n that
+    exceeds neither √n nor 10.
     """
 
     def build(self, width: int, heads: int) -> Encoding:
@@ -196,9 +196,9 @@ class GridHeadsEncoding(Encoding):
 @dataclass(frozen=True)
 class Blank(Position):
     """A blank key for every head: a key of zeros with a value of zeros (a softmax with 1 added to its sum, Miller
-    2023). No parameters.
+    2023). There are no parameters.
 
-    With a blank, a head can count. Without one, an average of equal values does not depend on their number: a head may
+    With a blank, a head can count. Otherwise an average of equal values does not depend on their number: a head may
     return the same for two columns of a sum that contain 9 as for one such column.
     """
 
@@ -220,8 +220,8 @@ class BlankEncoding(Encoding):
 
 
 def find_neighbouring_cells(inputs: Inputs, *, causal: bool) -> Int[Tensor, "b t 4"]:
-    """Return the positions of the cells above, below, left and right of each position of a grid. For a cell that does
-    not exist or, if ``causal``, comes later, return the row's number of positions. A row that is not a grid is one
+    """Return the positions of the cells above, below, left and right of each position of a grid. A cell that does not
+    exist or, if ``causal``, comes later is given the position t, one past the end. A row that is not a grid is one
     line."""
     real, count = inputs.padding_mask, inputs.tokens.shape[1]
     index = torch.arange(count, device=real.device).expand_as(inputs.tokens)

@@ -1,1 +1,1 @@
-"""Token mixers other than softmax attention, one system per file, in plain torch."""
+"""Token mixers other than standard softmax attention, in plain torch: one file per method."""

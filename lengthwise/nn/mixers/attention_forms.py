@@ -1,4 +1,4 @@
-"""Attention whose weights do not spread over many keys: scalable softmax, forgetting and stick-breaking attention."""
+"""Variants of attention for long rows: scalable softmax, forgetting and stick-breaking attention."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from lengthwise.base.types import UsageError
 from lengthwise.nn import check_causal
-from lengthwise.nn.attention import Projected, SoftmaxAttention
+from lengthwise.nn.attention import QKV, SoftmaxAttention
 from lengthwise.nn.mixer import AttentionContext, Hidden, Mixer, MixerSpec
 from lengthwise.nn.mixers.recurrent import exempt_from_decay
 
@@ -34,7 +34,7 @@ class ScalableAttention(SoftmaxAttention):
         super().__init__(width, heads, dropout=dropout, biases=biases)
         self.scale = exempt_from_decay(nn.Parameter(torch.full((heads, 1), 0.43)))  # initially s log n = log₁₀ n
 
-    def attend(self, qkv: Projected, context: AttentionContext, cache: Any = None) -> Float[Tensor, "b t h e"]:
+    def attend(self, qkv: QKV, context: AttentionContext, cache: Any = None) -> Float[Tensor, "b t h e"]:
         query, key, value = qkv.unbind(2)
         if context.causal:
             before = 0 if cache is None or cache.get_current_entry() is None else cache.get_current_entry()[0].shape[2]
@@ -49,8 +49,8 @@ class ScalableAttention(SoftmaxAttention):
 @dataclass(frozen=True)
 class ForgettingAttention(MixerSpec):
     """Softmax attention with a forget gate (Lin et al. 2025): to the score of key j for query i, the sum of log f_l for
-    j < l ≤ i is added, with f = σ(w x + b) per head. The layout must be causal. As in the authors' plain block, there
-    are no output gate, norms or token shift; unlike in that block, b starts in 2 … 6 instead of at 0."""
+    j < l ≤ i is added, with f = σ(w x + b) per head. The layout must be causal. The block is the authors' plain one,
+    without output gate, norms or token shift, except that b starts in 2 … 6 instead of at 0."""
 
     def build(self, width: int, heads: int, *, causal: bool, biases: bool, **_: Any) -> Mixer:
         check_causal(self, causal)
@@ -60,7 +60,8 @@ class ForgettingAttention(MixerSpec):
 class ForgettingMixer(SoftmaxAttention):
     """The module of ``ForgettingAttention``.
 
-    The sums of logarithms F enter as two more coordinates of queries and keys: [q, F_i, 1] · [k, 1, −F_j].
+    F_i is the sum of log f up to position i. It enters the scores by two more coordinates of queries and keys:
+    [q, F_i, 1] · [k, 1, −F_j].
     """
 
     def __init__(self, width: int, heads: int, *, biases: bool) -> None:
@@ -86,7 +87,8 @@ class ForgettingMixer(SoftmaxAttention):
 
 
 def _turn_off_autocast(device: str) -> AbstractContextManager[Any]:
-    """Turn autocast off, but only if it is on: an exported program must not contain this change."""
+    """Return a context manager that turns autocast off, or does nothing if autocast is off already: an exported
+    program must not contain the change."""
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 

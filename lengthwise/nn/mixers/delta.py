@@ -24,7 +24,7 @@ from lengthwise.nn.mixers.recurrent import (
     unbind_chunks,
 )
 
-CHUNK = 16  # positions computed at once; the fastest number on a CPU, see bench/mixers.py
+CHUNK_LENGTH = 16  # positions computed at once; the fastest number on a CPU, see bench/mixers.py
 
 
 class _DeltaSpec(MixerSpec):
@@ -44,7 +44,7 @@ class DeltaNet(_DeltaSpec):
 
     Keys and queries have norm 1, and β = σ(w x). With ``negative``, β = 2 σ(w x), so that eigenvalues of the state's
     transition are in [−1, 1] instead of [0, 1] and it can track parity (Grazzi et al. 2025). Unlike in the
-    authors' code, queries are not divided by √e, the root of a head's width: a norm per head follows.
+    authors' code, queries are not divided by √e, the root of a head's width, as a norm per head follows.
     """
 
     negative: bool = False  # eigenvalues in [−1, 1] instead of [0, 1]
@@ -140,7 +140,7 @@ def delta_rule(
     beta: Float[Tensor, "b h t"],
     log_decay: Float[Tensor, "b h t"] | None,
     state: Float[Tensor, "b h k v"] | None,
-    chunk: int = CHUNK,
+    chunk: int = CHUNK_LENGTH,
 ) -> tuple[Float[Tensor, "b h t v"], Float[Tensor, "b h k v"]]:
     """Compute S_t = α_t (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ chunk by chunk; return the outputs S_tᵀ q_t and the
     last state.

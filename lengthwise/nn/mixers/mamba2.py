@@ -22,7 +22,7 @@ from lengthwise.nn.mixers.recurrent import (
     unbind_chunks,
 )
 
-CHUNK = 32  # positions computed at once; the fastest number on a CPU
+CHUNK_LENGTH = 32  # positions computed at once; the fastest number on a CPU
 MIN_DECAY = 1e-6  # smallest magnitude of a decay, so that its logarithm is finite
 
 
@@ -79,7 +79,7 @@ def linear_attention(
     log_decay: Float[Tensor, "b h t"],
     sign: Float[Tensor, "b h t"] | None,
     state: Float[Tensor, "b h k v"] | None,
-    chunk: int = CHUNK,
+    chunk: int = CHUNK_LENGTH,
 ) -> tuple[Float[Tensor, "b h t v"], Float[Tensor, "b h k v"]]:
     """Compute S_t = a_t S_{t−1} + k_t v_tᵀ chunk by chunk; return the outputs S_tᵀ q_t and the last state.
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from lengthwise.base.ranges import Size
 from lengthwise.base.types import UsageError
 from lengthwise.nn.mixer import Hidden, Mixer, MixerSpec
-from lengthwise.nn.mixers.mamba2 import CHUNK, linear_attention
+from lengthwise.nn.mixers.mamba2 import CHUNK_LENGTH, linear_attention
 from lengthwise.nn.mixers.recurrent import RecurrentMixer, exempt_from_decay, join_heads, split_heads
 from lengthwise.nn.position import rotate_pairs
 
@@ -27,8 +27,8 @@ class Mamba3(MixerSpec):
     """Mamba-3 with one input and output (Lahoti et al. 2026): for each head S ← a S + (1 − λ) Δ a B' x'ᵀ + λ Δ B xᵀ,
     where B' and x' are those of the previous position; the output Sᵀ C + D x is gated.
 
-    B and C are shared by the heads, normalized, and get a bias for each head. Half of their pairs of numbers rotate by
-    angles that add up over positions, each of at most π Δ, so that the state has complex eigenvalues (section 3.2).
+    B and C are shared by the heads, normalized, and get a bias for each head. Half of their pairs of coordinates rotate
+    by at most π Δ per position, so that the state's transition has complex eigenvalues (section 3.2).
     There is no convolution. Initial weights are those of the authors' code.
     """
 
@@ -78,7 +78,7 @@ class Mamba3Mixer(RecurrentMixer):
 
 
 def rotate_first_pairs(x: Float[Tensor, "b h t n"], angle: Float[Tensor, "b h t a"]) -> Float[Tensor, "b h t n"]:
-    """Rotate the first a pairs of neighbouring coordinates, each by its angle; further pairs stay unchanged."""
+    """Rotate the first ``angle.shape[-1]`` pairs of neighbouring coordinates; further pairs stay unchanged."""
     pairs = x.unflatten(-1, (-1, 2))
     angle = F.pad(angle, (0, pairs.shape[-2] - angle.shape[-1]))[..., None]
     return rotate_pairs(pairs, angle.cos(), angle.sin(), axis=-1).flatten(-2)
@@ -92,7 +92,7 @@ def trapezoidal_attention(
     step: Float[Tensor, "b h t"],
     mix: Float[Tensor, "b h t"],
     state: Sequence[Tensor] | None,
-    chunk: int = CHUNK,
+    chunk: int = CHUNK_LENGTH,
 ) -> tuple[Float[Tensor, "b h t v"], tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Compute S_t = a_t S_{t−1} + (1 − λ_t) Δ_t a_t k_{t−1} v_{t−1}ᵀ + λ_t Δ_t k_t v_tᵀ chunk by chunk, where
     ``log_decay`` is log a, ``step`` is Δ and ``mix`` is λ. Return the outputs S_tᵀ q_t, and the state: the last P, k, v

@@ -1,4 +1,4 @@
-"""Mixers that read from left to right and continue from a state: their base class, and torch's LSTM and GRU layers."""
+"""The base class and helpers of mixers with a recurrent state, and torch's LSTM and GRU layers as mixers."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def reverse_rows(x: Hidden, padding_mask: Tensor) -> Hidden:
 
 
 class ShortConvolution(nn.Module):
-    """A causal convolution of each channel over the last ``taps`` positions, then SiLU. Its state is the inputs at the
-    last ``taps`` − 1 positions. If ``taps`` is 0, it applies SiLU alone."""
+    """A causal convolution of each channel over the last ``taps`` positions, then SiLU. The state holds the inputs at
+    the last ``taps`` − 1 positions. If ``taps`` is 0, the module applies only SiLU."""
 
     def __init__(self, width: int, taps: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class ShortConvolution(nn.Module):
 
 
 def split_heads(x: Float[Tensor, "b t c"], heads: int) -> Float[Tensor, "b h t e"]:
-    """Split channels into heads, each of consecutive channels."""
+    """Split the channels into heads of consecutive channels."""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
@@ -68,7 +68,7 @@ def join_heads(x: Float[Tensor, "b h t e"]) -> Float[Tensor, "b t c"]:
 
 
 def split_chunks(x: Float[Tensor, "b h t c"], chunk: int, filler: float = 0.0) -> Float[Tensor, "b h n s c"]:
-    """Cut rows into n chunks of s = ``chunk`` positions; the last is padded with ``filler``."""
+    """Cut rows into n chunks of s = ``chunk`` positions; the last chunk is padded with ``filler``."""
     return F.pad(x, (0, 0, 0, -x.shape[2] % chunk), value=filler).unflatten(2, (-1, chunk))
 
 
@@ -79,8 +79,8 @@ def unbind_chunks(*parts: Float[Tensor, "_ _ n _ _"]) -> Iterator[tuple[Tensor, 
 
 
 def solve_unit_lower(matrix: Float[Tensor, "*b s s"], right_side: Float[Tensor, "*b s c"]) -> Float[Tensor, "*b s c"]:
-    """Solve (I + the part of ``matrix`` below the diagonal) x = ``right_side``, in 32 bits or more, because
-    torch does not support 16-bit numbers."""
+    """Return the solution x of (I + L) x = ``right_side``, where L is ``matrix`` below its diagonal. It is computed in
+    32 bits or more, since torch's solver does not support 16 bits."""
     dtype = torch.promote_types(matrix.dtype, torch.float32)
     return torch.linalg.solve_triangular(matrix.to(dtype), right_side.to(dtype), upper=False, unitriangular=True)
 
@@ -93,8 +93,8 @@ def exempt_from_decay(parameter: nn.Parameter) -> nn.Parameter:
 
 @dataclass(frozen=True)
 class LSTMLayer(MixerSpec):
-    """A layer of torch's LSTM (Hochreiter and Schmidhuber 1997) with h = o · tanh(c), then a linear layer. It has one
-    head."""
+    """A layer of torch's LSTM (Hochreiter and Schmidhuber 1997) with h = o · tanh(c), then a linear layer. The number
+    of heads has no effect."""
 
     def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
         return TorchLayer(nn.LSTM(width, width, batch_first=True), width, biases=biases)
@@ -103,7 +103,7 @@ class LSTMLayer(MixerSpec):
 @dataclass(frozen=True)
 class GRULayer(MixerSpec):
     """A layer of torch's GRU (Cho et al. 2014, but its reset gate acts after the recurrent product), then a linear
-    layer. It has one head."""
+    layer. The number of heads has no effect."""
 
     def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
         return TorchLayer(nn.GRU(width, width, batch_first=True), width, biases=biases)

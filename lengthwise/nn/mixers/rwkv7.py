@@ -22,7 +22,7 @@ from lengthwise.nn.mixers.recurrent import (
     unbind_chunks,
 )
 
-CHUNK = 16  # positions computed at once; the product of their decays stays far above rounding errors in 32 bits
+CHUNK_LENGTH = 16  # positions computed at once; the product of their decays stays far above rounding errors in 32 bits
 MIN_LOG_DECAY = -math.exp(-0.5)  # decays are in (.545, 1)
 PARTS = ("receptance", "decay", "key", "value", "rate", "gate")
 
@@ -32,9 +32,9 @@ class RWKV7(MixerSpec):
     """RWKV-7 (Peng et al. 2025): for each head S ← S (diag(w) − κ̂ (a ∘ κ̂)ᵀ) + v k̃ᵀ, output S r, with vectors w and a
     that depend on the input. There is no value residual between layers, and initial weights are not the authors'.
 
-    As w is in (.545, 1), eigenvalues are in (−.455, 1) for a in (0, 1). With ``negative``, which is not in
-    the authors' code, a is in (0, 2) and eigenvalues in (−1.455, 1): it can track parity, but the state
-    grows where an eigenvalue is below −1.
+    As w is in (.545, 1), eigenvalues of the state's transition are in (−.455, 1) for a in (0, 1). With ``negative``,
+    which is not in the authors' code, a is in (0, 2) and eigenvalues are in (−1.455, 1). The state can then track
+    parity, but it grows where an eigenvalue is below −1.
     """
 
     negative: bool = False  # a in (0, 2) instead of (0, 1): eigenvalues down to −1.455 instead of −.455
@@ -90,14 +90,13 @@ def diagonal_plus_rank_one(
     key: Float[Tensor, "b h t k"],
     value: Float[Tensor, "b h t v"],
     state: Float[Tensor, "b h k v"] | None,
-    chunk: int = CHUNK,
+    chunk: int = CHUNK_LENGTH,
 ) -> tuple[Float[Tensor, "b h t v"], Float[Tensor, "b h k v"]]:
     """Compute S_t = diag(w_t) S_{t−1} + b_t (a_tᵀ S_{t−1}) + k_t v_tᵀ chunk by chunk; return the outputs S_tᵀ q_t and
     the last state.
 
     With γ the product of decays since the chunk's start, z_t = a_tᵀ S_{t−1} solves z_t = (γ_{t−1} a_t)ᵀ S_0 + Σ_{j < t}
-    (γ_{t−1} a_t)ᵀ ((b_j / γ_j) z_j + (k_j / γ_j) v_j). Decays must not be so small that their product over a chunk
-    underflows.
+    (γ_{t−1} a_t)ᵀ ((b_j / γ_j) z_j + (k_j / γ_j) v_j). The product of a chunk's decays must not underflow.
     """
     length = value.shape[2]
     chunk = min(chunk, length)

@@ -1,4 +1,4 @@
-"""The two layers of xLSTM (Beck et al. 2024): mLSTM, whose memory is a matrix, and sLSTM, with memory mixing."""
+"""The two layers of xLSTM (Beck et al. 2024): mLSTM with a matrix as memory, and sLSTM with memory mixing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lengthwise.base.ranges import Amount
 from lengthwise.nn.mixer import Hidden, Mixer, MixerSpec
 from lengthwise.nn.mixers.recurrent import RecurrentMixer, ShortConvolution, exempt_from_decay, join_heads, split_heads
 
-CHUNK = 32  # positions computed at once
+CHUNK_LENGTH = 32  # positions computed at once
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def exponential_attention(
     log_forget_gate: Float[Tensor, "b h t"],
     state: Float[Tensor, "b h k w"] | None,
     scale: Float[Tensor, "b h"] | None,
-    chunk: int = CHUNK,
+    chunk: int = CHUNK_LENGTH,
 ) -> tuple[Float[Tensor, "b h t v"], Float[Tensor, "b h k w"], Float[Tensor, "b h"]]:
     """Compute C_t = f_t C_{t−1} + exp(i_t) k_t v_tᵀ, and n_t in the same way with 1 for v, chunk by chunk. Return the
     outputs C_tᵀ q_t / max(|n_tᵀ q_t|, 1), the last C with n as its last column, both divided by exp(m), and m."""

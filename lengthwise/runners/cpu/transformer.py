@@ -20,7 +20,7 @@ from lengthwise.models import Model
 from lengthwise.models.timed import TimedModel
 from lengthwise.models.transformer import InputInjection, TransformerModel
 from lengthwise.nn.attention import SoftmaxAttention
-from lengthwise.nn.block import MLP, Block, add_optional
+from lengthwise.nn.block import MLP, Block, add_injection
 from lengthwise.nn.input_output import DigitReadin, ScaledReadout
 from lengthwise.runners import Logits, Mask, RowLoops, Step, Steps
 from lengthwise.runners.cpu import fused_loops, small_heads, support
@@ -288,7 +288,7 @@ def _run_block(
 ) -> Float[Tensor, "m d"]:
     """Return the states after one block. The operations after attention are computed at ``positions`` only."""
     attention, probability = get_attention(block), block.drop.p if block.drop.training else 0.0
-    attention_input = add_optional(x if block.post else block.norm_mixer(x), injected)
+    attention_input = add_injection(x if block.post else block.norm_mixer(x), injected)
     projected = attention.project(attention_input).unflatten(-1, (3, attention.heads, -1))
     attention_output = mix_values(attention, projected, pattern).flatten(1)
     if positions is not None:
@@ -297,8 +297,8 @@ def _run_block(
     x = x + dropout(attention.out(attention_output), probability)
     if block.post:
         x = block.norm_mixer(x)
-        return block.norm_mlp(x + dropout(_run_mlp(block.mlp, add_optional(x, injected)), probability))
-    return x + dropout(_run_mlp(block.mlp, add_optional(block.norm_mlp(x), injected)), probability)
+        return block.norm_mlp(x + dropout(_run_mlp(block.mlp, add_injection(x, injected)), probability))
+    return x + dropout(_run_mlp(block.mlp, add_injection(block.norm_mlp(x), injected)), probability)
 
 
 def _run_mlp(mlp: MLP, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
