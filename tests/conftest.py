@@ -1,4 +1,4 @@
-"""Fixtures and helpers: every test runs on one thread, checks shapes and types, and has its own folder of runs."""
+"""Fixtures and helpers. Every test runs on one thread, checks shapes and types, and has its own folder of runs."""
 
 import collections
 import contextlib
@@ -22,25 +22,25 @@ from jaxtyping import config, install_import_hook
 
 # beartype resolves ``Self`` only in classes that it decorates itself, and the hook decorates methods one by one. An int
 # is accepted where a float is annotated, as in PEP 484.
-decorate = beartype(conf=BeartypeConf(hint_overrides=FrozenDict({typing.Self: typing.Any}), is_pep484_tower=True))
+add_checks = beartype(conf=BeartypeConf(hint_overrides=FrozenDict({typing.Self: typing.Any}), is_pep484_tower=True))
 CHECKED_CASES = 2  # parametrized cases of a test in which types are checked
 CHECKED_CALLS = 1000  # calls in each of these cases in which types are checked
-CASES = collections.Counter()  # cases of each test that this process has run
+CASE_COUNTS = collections.Counter()  # cases of each test that this process has run
 CALLS_LEFT = [CHECKED_CALLS]  # calls of the current case that are still checked
 
 
 def check_types(function):
-    """Return a function that also checks the types of its arguments and result, until ``CHECKED_CALLS`` calls in a test
-    case are checked."""
+    """Return ``function`` with checks of the types of arguments and result, in the first ``CHECKED_CALLS`` calls of a
+    test case."""
     inner = None
 
-    def count_and_call(*values, **named):
+    def count_and_call(*values, **keywords):
         nonlocal inner
-        inner = inner or decorate(function)
+        inner = inner or add_checks(function)
         CALLS_LEFT[0] -= 1
         if CALLS_LEFT[0] <= 0:
             config.update("jaxtyping_disable", True)
-        return inner(*values, **named)
+        return inner(*values, **keywords)
 
     return count_and_call
 
@@ -58,7 +58,7 @@ folder_numbers = itertools.count()
 
 
 def pytest_collection_finish():
-    """Exempt imported modules, which exist until the end, from garbage collection, to save time."""
+    """Exempt imported modules from garbage collection, to save time."""
     gc.collect()
     gc.freeze()
 
@@ -74,7 +74,7 @@ def _check_stray_files():
 
 @pytest.fixture(autouse=True)
 def runs(tmp_path_factory, monkeypatch):
-    """Return the folder in which this test's runs are stored; it does not exist until the first one is."""
+    """Return the folder in which this test's runs are stored; it does not exist before the first run."""
     folder = tmp_path_factory.getbasetemp() / f"runs-{next(folder_numbers)}"
     monkeypatch.setenv("LENGTHWISE_RUNS", str(folder))
     return folder
@@ -84,9 +84,9 @@ def runs(tmp_path_factory, monkeypatch):
 def _limit_type_checks(request):
     """Check types only in a test's first cases and calls, since later ones run the same code with other numbers."""
     test = request.node.nodeid.partition("[")[0]
-    CASES[test] += 1
+    CASE_COUNTS[test] += 1
     CALLS_LEFT[0] = CHECKED_CALLS
-    config.update("jaxtyping_disable", CASES[test] > CHECKED_CASES)
+    config.update("jaxtyping_disable", CASE_COUNTS[test] > CHECKED_CASES)
 
 
 @pytest.fixture
@@ -114,8 +114,8 @@ def command(*words, stdin="", env=None):
 
 
 def call_in_fork(function, folder="."):
-    """Call ``act`` in ``folder`` in a fork of this process, without type checks, and return its result. Modules that it
-    imports are not imported in this process."""
+    """Call ``function`` in ``folder`` in a fork of this process, without type checks, and return its result. Modules
+    that the function imports are not imported in this process."""
     reads, writes = os.pipe()
     with warnings.catch_warnings(action="ignore"):  # about other threads, which the fork does not need
         child = os.fork()
@@ -200,8 +200,9 @@ class Crash(BaseException):
 
 
 def run_through_crashes(function, patch, first_crash, moment="before"):
-    """Call ``act`` until it finishes; return its result and the number of simulated crashes. Each call crashes at its
-    ``first_crash``-th file, or one or two files later, right before or right after the file is moved into place."""
+    """Call ``function`` until it finishes; return its result and the number of simulated crashes. Each call crashes at
+    its ``first_crash``-th file, or up to two files later; ``moment`` is "before" or "after" the file is moved into
+    place."""
     written, put, crashes = [], os.replace, 0
 
     def crash_or_replace(source, target):

@@ -1,4 +1,4 @@
-"""Architecture tests: imports between folders point to lower levels, and no folder contains an import cycle."""
+"""The package's structure: imports between folders, lengths of files and functions, and modules that write files."""
 
 import ast
 import functools
@@ -90,7 +90,7 @@ def test_imports_between_folders_point_down_and_have_no_cycles_inside_a_folder()
 
 # Files that import by name: kinds of parts, the command that is run, a user's modules, public names on first use,
 # optional libraries, and an HTTP library's errors.
-BY_NAME = {"registry", "cli.entry", "", "base.extras"}
+IMPORTERS_BY_NAME = {"registry", "cli.entry", "", "base.extras"}
 
 
 def has_imports_by_name(path: Path) -> bool:
@@ -103,7 +103,7 @@ def has_imports_by_name(path: Path) -> bool:
 def test_only_a_few_files_import_modules_by_name():
     """Only a few files may import modules by a string, which neither readers nor these tests can follow."""
     found = {name for name, path in MODULES.items() if has_imports_by_name(path)}
-    assert found | {""} == BY_NAME
+    assert found | {""} == IMPORTERS_BY_NAME
 
 
 # Modules that all commands share.
@@ -130,8 +130,8 @@ def test_reports_import_only_modules_that_read_files():
 
 
 def test_the_package_has_few_folders_and_few_imports_between_them():
-    """There are at most 26 folders and files at the top level, and imports between at most 100 pairs of them, never in
-    both directions."""
+    """There are at most 26 folders and files at the top level, and imports between at most 100 pairs of them. No two
+    import each other."""
     assert len({get_folder(module) for module in MODULES}) <= 26
     pairs = {(get_folder(name), get_folder(other)) for name, path in MODULES.items() for other in list_imports(path)}
     arrows = {(low, high) for low, high in pairs if low != high}
@@ -144,7 +144,7 @@ ENCODINGS = {"nn.position", "nn.digit_position", "nn.window"}  # positional
 
 
 def list_dependencies(module):
-    """Return the module and the modules of ``nn`` that it needs, except positional encodings."""
+    """Return a model's module and the modules of ``nn`` that it imports, except positional encodings."""
     found, todo = set(), [module]
     while todo:
         name = todo.pop()
@@ -167,7 +167,7 @@ def test_functions_and_files_are_short():
 
 
 def count_code_lines(text):
-    """Count the lines that are not blank and not part of imports, comments or docstrings."""
+    """Return the number of lines of code, without blank lines, imports, comments and docstrings."""
     tree, without = ast.parse(text), set()
     for node in ast.walk(tree):
         is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -218,13 +218,13 @@ def test_all_names_of_the_python_interface_exist():
 
 
 # Functions that change files, in addition to ``open`` with a writing mode.
-WRITES = {
+WRITING_FUNCTIONS = {
     "write_text", "write_bytes", "mkdir", "makedirs", "touch", "unlink", "rmdir", "removedirs", "rename", "renames",
     "symlink", "symlink_to", "link", "hardlink_to", "chmod", "rmtree", "copy2", "copyfile", "copytree", "mkstemp",
     "mkdtemp", "NamedTemporaryFile", "tofile", "savez", "save_file", "FileIO",
 }  # fmt: skip
-OF_MODULES = {"remove", "copy", "move"}  # write as functions of modules, not as methods of lists
-OWNERS = {"files", "os", "shutil", "Path", "path", "tempfile"}
+WRITING_MODULE_FUNCTIONS = {"remove", "copy", "move"}  # write as functions of modules, not as methods of lists
+WRITING_MODULES = {"files", "os", "shutil", "Path", "path", "tempfile"}
 
 
 def find_file_writes(path):
@@ -238,10 +238,10 @@ def find_file_writes(path):
         modes = [text for text in texts if set(text) & set("wax+") and set(text) <= set("wxabrt+")]
         # A path's ``replace`` takes one argument, a text's two.
         replaces = name == "replace" and is_method and len(node.args) == 1 and not node.keywords
-        of_module = (name in OF_MODULES and owner in OWNERS) or (
+        of_module = (name in WRITING_MODULE_FUNCTIONS and owner in WRITING_MODULES) or (
             owner == "os" and name in ("open", "replace", "truncate")
         )
-        if replaces or of_module or name in WRITES or (name in ("open", "fdopen") and modes):
+        if replaces or of_module or name in WRITING_FUNCTIONS or (name in ("open", "fdopen") and modes):
             yield f"{path.relative_to(PACKAGE)}:{node.lineno} {name}"
 
 

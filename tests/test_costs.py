@@ -1,4 +1,4 @@
-"""The training costs that `--dry-run` and `show` print: they are estimated without running a step."""
+"""The training costs that ``--dry-run`` and ``show`` print, which are estimated without running a step."""
 
 import inspect
 import json
@@ -17,7 +17,7 @@ SCALES = ("cpu", "half", "paper")
 
 @pytest.fixture
 def forbid_steps(monkeypatch):
-    """Fail the test if it runs a training step or counts operations."""
+    """Make every training step and every count of operations fail the test."""
     ran = []
     monkeypatch.setattr(Trainer, "advance", lambda *_: ran.append("a step"))
     monkeypatch.setattr(cost, "count_operations", lambda *_, **__: ran.append("a count"))

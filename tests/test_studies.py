@@ -8,8 +8,8 @@ from conftest import command
 import lengthwise as lw
 from lengthwise.api import catalog
 
-TINY = replace(lw.find("looped-parity"), name="tiny", lengths=lw.Uniform(3), steps=2, batch=4, watch=lw.Watch())
-PANELS = tuple(lw.Panel(f"Batch of {n}", (TINY.change([f"name=tiny-{n}", f"batch={n}"]),), (4, 5)) for n in (4, 8))
+RECIPE = replace(lw.find("looped-parity"), name="tiny", lengths=lw.Uniform(3), steps=2, batch=4, watch=lw.Watch())
+PANELS = tuple(lw.Panel(f"Batch of {n}", (RECIPE.change([f"name=tiny-{n}", f"batch={n}"]),), (4, 5)) for n in (4, 8))
 
 
 @pytest.mark.usefixtures("jobs_in_process", "blank_figures")
@@ -26,7 +26,7 @@ def test_a_panel_keeps_its_name_and_a_single_panel_needs_none():
 
 
 ONE, OTHER = PANELS
-REFUSED = [
+REFUSED_STUDIES = [
     ({"title": "Batch of 4"}, "two panels have the title"), ({"name": "Batch-of-4"}, "two panels have the name"),
     ({"name": "a/b"}, "name='a/b' is not a folder name"), ({"title": "…"}, "name='' is not a folder name"),
     ({"title": "Again", "recipes": ONE.recipes}, "two recipes have the name 'tiny-4'"),
@@ -34,7 +34,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "message"), REFUSED)
+@pytest.mark.parametrize(("changes", "message"), REFUSED_STUDIES)
 def test_a_study_that_cannot_be_measured_or_written_is_refused(changes, message):
     with pytest.raises(lw.UsageError, match=f"^study 'Two': {message}"):
         lw.Study("Two", (ONE, replace(OTHER, **changes)))

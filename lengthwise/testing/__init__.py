@@ -1,1 +1,1 @@
-"""Laws of parts: properties that `check` and the package's own tests verify."""
+"""Laws: properties of parts that ``lengthwise check`` and the package's own tests verify."""

@@ -1,9 +1,9 @@
 """Laws: properties that every part of a kind must have. ``lengthwise check`` checks a user's own parts; the tests check
 the package's parts.
 
-A law is a public function of a ``laws_of_…`` module that takes one part and returns nothing. The annotated type of its
-argument is the kind of parts that it is checked on; a law of runners is checked on models. A law's docstring states the
-property. A law raises ``Broken`` if the part lacks the property.
+A law is a public function of a ``laws_of_…`` module. Its docstring states the property. Its argument is a part, whose
+annotated type tells which parts must obey the law; laws of runners are checked on models. A law returns None, or raises
+``Broken`` if the part lacks the property.
 """
 
 from __future__ import annotations
@@ -101,12 +101,12 @@ def list_laws(kind: type) -> tuple[Law, ...]:
 
 
 def check_laws(part: Any, name: str, laws: Sequence[Law]) -> Findings:
-    """Check a part against ``laws``. In the findings, the part is called ``name``."""
+    """Check a part against ``laws``. The findings call the part ``name``."""
     return Findings(_check_law(name, first_sentence(law.__doc__ or ""), partial(law, part)) for law in laws)
 
 
 def _check_law(name: str, law: str, function: Callable[[], Any]) -> Finding:
-    """Return a finding for ``law``, which holds if ``function`` raises no error."""
+    """Return the finding of a law: it holds if ``function`` raises no error."""
     try:
         function()
     except KeyboardInterrupt:
@@ -138,17 +138,18 @@ def check_part(part: Config, name: str = "") -> Findings:
 
 
 def check_recipes(recipes: Mapping[str, Callable[[], Recipe]]) -> Findings:
-    """Check the recipes that functions return, given by name, against the laws of recipes."""
+    """Check recipes against the laws of recipes. ``recipes`` maps names to functions that return a recipe."""
     return _check_builders(recipes, Recipe, "The recipe can be created.")
 
 
 def check_studies(studies: Mapping[str, Callable[[], Study]]) -> Findings:
-    """Check the studies that functions return, given by name, against the laws of studies."""
+    """Check studies against the laws of studies. ``studies`` maps names to functions that return a study."""
     return _check_builders(studies, Study, "The study's function works without arguments.")
 
 
 def _check_builders(builders: Mapping[str, Callable[[], Any]], kind: type, law: str) -> Findings:
-    """Check the parts that functions return, given by name, against the laws of ``kind``."""
+    """Call each function of ``builders``, which maps names to functions, and check its result against the laws of
+    ``kind``. The sentence ``law`` states that the function works."""
     findings = Findings()
     for name, build in builders.items():
         findings.append(_check_law(name, law, partial(_check_type, build, kind)))

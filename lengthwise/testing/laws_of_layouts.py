@@ -24,14 +24,14 @@ from lengthwise.tasks.maze import Maze
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.strings import UniqueSet
 from lengthwise.testing.laws_of_parts import Broken
-from lengthwise.testing.laws_of_tasks import prompts_and_answers
+from lengthwise.testing.laws_of_tasks import decode_problems
 
 # Some of these tasks have answers that fill their slots, others shorter answers, answers of one symbol or of one per
 # prompt symbol, prompts with or without signs, operands of equal length, or grids.
 TASKS: tuple[Task, ...] = (
     UniqueSet(5), Addition(3), Addition(10, "least", True, True), Multiplication(), Parity(), FlippedCopy(), Maze()
 )  # fmt: skip
-ROWS = 40
+ROW_COUNT = 40
 
 
 def accepts_some_task(layout: Layout) -> None:
@@ -42,7 +42,7 @@ def accepts_some_task(layout: Layout) -> None:
 
 
 def targets_are_the_answer(layout: Layout) -> None:
-    """The targets in a row's answer slots decode to the row's answer, whatever symbols stand outside the loss mask."""
+    """The targets in a row's answer slots decode to the row's answer, with any symbols outside the loss mask."""
     for task, problems, batch in _write_batches(layout):
         symbols = len(layout.vocabs(task)[1])
         random_ids = torch.randint(symbols, batch.targets.shape, generator=stream(0, "rubbish"))
@@ -57,8 +57,7 @@ def targets_are_the_answer(layout: Layout) -> None:
 
 
 def masks_lie_inside_rows(layout: Layout) -> None:
-    """Each row has a supervised position; supervised positions lie in answer slots, and answer slots before a row's
-    end."""
+    """Each row has a supervised position; these lie in answer slots, and answer slots lie before the row's end."""
     for task, problems, batch in _write_batches(layout):
         for inner, mask, outer, outer_mask in (
             ("loss_mask", batch.loss_mask, "answer_slots", batch.answer_slots),
@@ -81,8 +80,7 @@ def ids_are_in_the_vocabulary(layout: Layout) -> None:
 
 
 def inputs_hide_the_answer(layout: Layout) -> None:
-    """Inputs do not depend on the answer or, if the layout reads answer symbols, on symbols that are still to be
-    predicted."""
+    """Inputs do not depend on the answer or, in layouts that read answer symbols, on symbols not yet predicted."""
     for task, problems, batch in _write_batches(layout):
         for changed_problems in _change_answers(layout, task, problems):
             changed_batch = layout.write(changed_problems, task)
@@ -100,7 +98,7 @@ def inputs_hide_the_answer(layout: Layout) -> None:
 def _find_first_difference(
     inputs: Inputs, other_inputs: Inputs, mask: Bool[Tensor, "b t"]
 ) -> tuple[str, int, int] | None:
-    """Return the field, row and position of the first difference of two inputs inside ``mask``, or None."""
+    """Return the first difference of two inputs inside ``mask`` as field, row and position; None if they are equal."""
     for name, value in vars(inputs).items():
         differs = (value != getattr(other_inputs, name)) & mask
         if differs.any():
@@ -121,11 +119,11 @@ def slots_do_not_depend_on_the_answer(layout: Layout) -> None:
 
 
 def rows_do_not_depend_on_the_batch(layout: Layout) -> None:
-    """A row does not depend on the other rows of a batch, except that longer ones add padding without supervision."""
+    """A row does not depend on the other rows of a batch, except that longer rows add unsupervised padding."""
     for task in _list_accepted_tasks(layout):
         problems = _draw_problems(task, size_count=4)
         longer = task.sample(torch.full((1, len(task.axes)), task.list_smallest_sizes(9)[-1]), stream(1, "longer"))
-        order = torch.randperm(ROWS, generator=stream(0, "order"))
+        order = torch.randperm(ROW_COUNT, generator=stream(0, "order"))
         batch = layout.write(Problems.join([problems.take(order), longer]), task)
         for row, i in enumerate(order.tolist()):
             single = layout.write(problems.take(slice(i, i + 1)), task)
@@ -178,17 +176,17 @@ def _draw_problems(task: Task, size_count: int = 6) -> Problems:
     """Return problems of the ``size_count`` smallest sizes."""
     draw = stream(0, "laws", task.name, size_count)
     sizes = torch.tensor(task.list_smallest_sizes(size_count))
-    return task.sample(sizes[torch.randint(size_count, (ROWS, len(task.axes)), generator=draw) % len(sizes)], draw)
+    return task.sample(sizes[torch.randint(size_count, (ROW_COUNT, len(task.axes)), generator=draw) % len(sizes)], draw)
 
 
 def _describe_row(task: Task, problems: Problems, row: int) -> str:
-    ((prompt, _),) = prompts_and_answers(task, problems.take(slice(row, row + 1)))
+    ((prompt, _),) = decode_problems(task, problems.take(slice(row, row + 1)))
     return f"{task.name} {prompt}"
 
 
 def _change_answers(layout: Layout, task: Task, problems: Problems) -> Iterator[Problems]:
-    """Yield the same prompts with other answers. One symbol of each answer is changed or, if the layout does not read
-    answers, all symbols and, if it writes end symbols, the lengths."""
+    """Yield the same prompts with other answers. If the layout reads answers, one symbol of each answer differs; else
+    all symbols do and, if the layout writes end symbols, also the lengths."""
     answer = torch.nn.functional.pad(problems.answer, (0, 1))
     symbol = torch.arange(answer.shape[1])
     if not layout.decodes:

@@ -32,14 +32,14 @@ from lengthwise.tasks import Task
 from lengthwise.testing.laws_of_parts import Broken
 
 READS, WRITES = Vocab((*"01234", EQUALS)), Vocab((*"xy", END))
-DIGITS = Vocab(tuple("012345"))
+DIGIT_VOCAB = Vocab(tuple("012345"))
 LENGTHS, LOOPS = (5, 9, 2), (2, 1, 3)  # lengths and loops of the rows in a check
-SMALL = Transformer(width=8, heads=2, layers=1)
-LONG_ROW = 200  # positions of a row far longer than in training
-CHUNKED_ROW = 136  # positions of a row with several chunks, in models that compute in chunks of at most 64
-CUT_COUNT = 8  # number of positions of a row of ``CHUNKED_ROW`` after which, one at a time, all tokens are changed
+SMALL_MODEL = Transformer(width=8, heads=2, layers=1)
+LONG_WIDTH = 200  # positions of a row far longer than in training
+CHUNKED_WIDTH = 136  # positions of a row with several chunks, in models that compute in chunks of at most 64
+CUT_COUNT = 8  # number of positions of a row of ``CHUNKED_WIDTH`` after which, one at a time, all tokens are changed
 MAX_SIZE_ABOVE = 12  # largest size above a task's smallest, in rows of `checked_on` problems
-NOISE = 0.4  # standard deviation of the noise added to initial weights
+NOISE_STD = 0.4  # standard deviation of the noise added to initial weights
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # allowed difference of logits
 MIN_EFFECT = {torch.float32: 1e-4, torch.float64: 1e-12}  # larger differences of logits count as a token's effect
 
@@ -56,14 +56,14 @@ def outputs_are_logits(runner: Runner) -> None:
     """The model returns logits, not probabilities."""
     inputs = _draw_checked_rows(runner)
     if are_probabilities(compute_logits(runner, inputs)[inputs.padding_mask]):
-        raise Broken("the model returns probabilities; return logits (before the softmax)")
+        raise Broken("the model returns probabilities: return logits, from before the softmax")
 
 
 def logits_do_not_depend_on_other_rows(runner: Runner) -> None:
     """A row gets the same logits alone and in a batch with longer rows and other numbers of loops."""
     _compare_with_single_rows(runner, _draw_checked_rows(runner, width=10), LOOPS)
     with suppress(UsageError):  # the model may have fewer positions
-        _compare_with_single_rows(runner, _draw_checked_rows(runner, (CHUNKED_ROW // 3, CHUNKED_ROW, 5)), (1, 1, 1))
+        _compare_with_single_rows(runner, _draw_checked_rows(runner, (CHUNKED_WIDTH // 3, CHUNKED_WIDTH, 5)), (1, 1, 1))
 
 
 def padding_is_ignored(runner: Runner) -> None:
@@ -91,13 +91,11 @@ def causal_models_do_not_look_ahead(spec: ModelSpec) -> None:
         check_causality(runner)
         with suppress(UsageError), torch.no_grad():  # the model may have fewer positions
             # A mistake at the border of two chunks does not show in short rows.
-            row = _draw_checked_rows(runner, [CHUNKED_ROW])
+            row = _draw_checked_rows(runner, [CHUNKED_WIDTH])
             width, symbols = row.tokens.shape[1], int(row.tokens.max()) + 1
             cuts = torch.linspace(0, width - 2, CUT_COUNT).round().long()
             later = torch.arange(width) > cuts[:, None]
-            copies = row.take(
-                torch.zeros(CUT_COUNT, dtype=torch.long)
-            )  # in batches of one size, rounding errors are equal
+            copies = row.take(torch.zeros(CUT_COUNT, dtype=torch.long))  # in equal batches, rounding errors are equal
             changed = replace(copies, tokens=row.tokens.where(~later, (row.tokens + 1) % symbols))
             before, after = (compute_logits(runner, part, [1] * CUT_COUNT) for part in (copies, changed))
             moved = ((after - before).abs().amax(-1) > MIN_EFFECT[after.dtype]) & ~later
@@ -155,8 +153,8 @@ def weights_come_from_the_seed(spec: ModelSpec) -> None:
 def long_rows_have_finite_logits(runner: Runner) -> None:
     """Rows far longer than in training get finite logits or raise a UsageError."""
     with suppress(UsageError):
-        if not compute_logits(runner, _draw_checked_rows(runner, [LONG_ROW]), [1]).isfinite().all():
-            raise Broken(f"a row of {LONG_ROW} positions gets logits that are not finite")
+        if not compute_logits(runner, _draw_checked_rows(runner, [LONG_WIDTH]), [1]).isfinite().all():
+            raise Broken(f"a row of {LONG_WIDTH} positions gets logits that are not finite")
 
 
 def decoding_in_pieces_gives_the_same_logits(spec: ModelSpec) -> None:
@@ -214,8 +212,8 @@ def check_causality(runner: Runner, loop_counts: Sequence[int] = (1, 2)) -> None
 
 
 def find_influences(runner: Runner, inputs: Inputs, loops: int) -> Bool[Tensor, "t t"]:
-    """Return a mask [t, s] that is True if the token at position s of the row ``inputs`` affects the logits at position
-    t after ``loops`` loops."""
+    """Return a mask [t, s], True if the token at position s affects the logits at position t after ``loops`` loops.
+    ``inputs`` is a batch of one row."""
     width = inputs.tokens.shape[1]
     several = inputs.take(torch.zeros(width + 1, dtype=torch.long))
     changed = several.tokens + torch.eye(width + 1, width, dtype=torch.long)  # the last row is unchanged
@@ -252,7 +250,7 @@ def _draw_checked_rows(runner: Runner, lengths: Sequence[int] = LENGTHS, width: 
 
 
 def find_task_and_layout(spec: ModelSpec) -> tuple[Task, Layout] | None:
-    """Return the task and layout in ``checked_on`` of a model or of a part in it. Return None if no part sets it."""
+    """Return the task and layout of the first ``checked_on`` among a model and its parts, or None."""
     return next((pair for part in iterate_parts(spec) if (pair := getattr(part, "checked_on", None))), None)
 
 
@@ -263,9 +261,9 @@ def choose_vocabs(spec: ModelSpec) -> tuple[Vocab, Vocab]:
 
 
 def build_small_spec(part: Position | MixerSpec) -> ModelSpec:
-    """Return the specification of a small transformer with this positional encoding or mixer."""
+    """Return the specification of a small transformer with the positional encoding or mixer ``part``."""
     is_mixer = isinstance(part, MixerSpec)
-    return replace(SMALL, positions=(), mixer=part) if is_mixer else replace(SMALL, positions=(part,))
+    return replace(SMALL_MODEL, positions=(), mixer=part) if is_mixer else replace(SMALL_MODEL, positions=(part,))
 
 
 def build_models(spec: ModelSpec, causal_options: Sequence[bool] = (False, True)) -> Iterator[Model]:
@@ -293,8 +291,8 @@ def _build_seeded(spec: ModelSpec, causal: bool) -> Model:
 
 
 def choose_input_vocab(spec: ModelSpec) -> Vocab:
-    """Return the input vocabulary for random rows: digits only if the model reads symbols as numbers."""
-    return DIGITS if getattr(spec, "read_in", "table") == "numbers" else READS
+    """Return the input vocabulary for random rows; it has only digits if the model reads symbols as numbers."""
+    return DIGIT_VOCAB if getattr(spec, "read_in", "table") == "numbers" else READS
 
 
 def add_noise(model: Model) -> Model:
@@ -303,13 +301,13 @@ def add_noise(model: Model) -> Model:
     generator = stream(0, "more")
     for parameter in model.eval().parameters():
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.double)
-        parameter.data += NOISE * noise.to(parameter.dtype)
+        parameter.data += NOISE_STD * noise.to(parameter.dtype)
     return model
 
 
 def build_rows(lengths: Sequence[int] = LENGTHS, width: int | None = None, seed: int = 0) -> Inputs:
-    """Return rows of random tokens; only the first ``lengths[i]`` tokens of row i are marked as real. Digit positions
-    repeat 0, 1, 2, as for a sign and two digits."""
+    """Return rows of random tokens. The padding mask is True for the first ``lengths[i]`` tokens of row i. Digit
+    positions repeat 0, 1, 2, as for a sign and two digits."""
     width = width or max(lengths)
     tokens = torch.randint(len(READS), (len(lengths), max(40, width)), generator=stream(seed, "tokens"))[:, :width]
     position = torch.arange(width).expand(len(lengths), -1)

@@ -49,8 +49,8 @@ def recipe_can_be_trained_and_measured(recipe: Recipe) -> None:
 
 
 def watched_sizes_stay_near_training(recipe: Recipe) -> None:
-    """The recipe watches only sizes up to 1.5 times its training length, so that longer sizes test generalization."""
-    furthest = max(_watched_sizes(recipe), default=0)
+    """The recipe watches only sizes up to 1.5 times its training length; longer sizes are kept for tests."""
+    furthest = max(_list_watched(recipe), default=0)
     if furthest > 1.5 * recipe.lengths.top:
         raise Broken(f"the recipe trains on sizes up to {recipe.lengths.top}, but watch.sizes contains {furthest}")
 
@@ -59,12 +59,12 @@ def panels_measure_unwatched_sizes(study: Study) -> None:
     """Each panel measures a size beyond those that its recipes watch or, if they watch none, beyond the training
     length."""
     for panel in study.panels:
-        watched = max((max(_watched_sizes(recipe), default=recipe.lengths.top) for recipe in panel.recipes), default=0)
+        watched = max((max(_list_watched(recipe), default=recipe.lengths.top) for recipe in panel.recipes), default=0)
         measured = max((*panel.sizes, *panel.grid), default=0)
         if measured <= watched:
             watching = f"its recipes watch or train on sizes up to {watched}"
             raise Broken(f"{panel.title}: {watching}, but it measures only up to {measured}")
 
 
-def _watched_sizes(recipe: Recipe) -> tuple[int, ...]:
+def _list_watched(recipe: Recipe) -> tuple[int, ...]:
     return recipe.watch.sizes if recipe.watch.every else ()

@@ -23,28 +23,27 @@ from lengthwise.models import Model
 from lengthwise.objectives import Objective
 from lengthwise.runners.plain import Plain
 from lengthwise.tasks.arithmetic import Addition
-from lengthwise.testing.laws_of_models import SMALL, add_noise
+from lengthwise.testing.laws_of_models import SMALL_MODEL, add_noise
 from lengthwise.testing.laws_of_parts import Broken
 
 TRACE_COUNT = 100  # number of random traces per law
-GARBAGE = 7  # value that replaces predictions and confidences of loops that were not run
-ROUNDS = torch.arange(1, 31).repeat(4)
-STEPS = (0, 1, 10, 1000, 100_000)
+GARBAGE_VALUE = 7  # value that replaces predictions and confidences of loops that were not run
+ROW_ROUNDS = torch.arange(1, 31).repeat(4)
+CHECKED_STEPS = (0, 1, 10, 1000, 100_000)
 TASK, LAYOUT = Addition(3), FullOutput()
 
-Example = tuple[Trace, Int[Tensor, " b"]]  # a trace and the planned loops of its rows
+PlannedTrace = tuple[Trace, Int[Tensor, " b"]]  # a trace and the planned loops of its rows
 
 # Stopping rules
 
 
 def every_row_has_a_limit(rule: Stopping) -> None:
     """``limit`` returns a whole number of loops, 1 or more, for each row."""
-    compute_loop_limits(rule, ROUNDS)
+    compute_loop_limits(rule, ROW_ROUNDS)
 
 
 def chosen_loop_was_run(rule: Stopping) -> None:
-    """The chosen loop is one that was run: from 1 to ``trace.loops`` if the rule reads outputs, else to the rule's
-    limit."""
+    """The chosen loop was run: it is between 1 and ``trace.loops`` or, if the rule reads no outputs, its limit."""
     for trace, planned in draw_traces():
         given = trace if rule.needs_movement else replace(trace, movement=None)  # as in an evaluation
         choose_loops(rule, given, planned, given.loops if rule.reads_output else compute_loop_limits(rule, planned))
@@ -56,9 +55,9 @@ def loops_not_run_are_ignored(rule: Stopping) -> None:
         longest, _, width = trace.predictions.shape
         ran = torch.arange(longest)[:, None] < trace.loops
         answered = ran[..., None] & (torch.arange(width) < trace.ends[..., None])
-        ends, confidence = trace.ends.where(ran, GARBAGE), trace.confidence.where(ran, float(GARBAGE))
+        ends, confidence = trace.ends.where(ran, GARBAGE_VALUE), trace.confidence.where(ran, float(GARBAGE_VALUE))
         movement = None if trace.movement is None else trace.movement.where(ran[..., None], -1.0)
-        corrupted = Trace(trace.predictions.where(answered, GARBAGE), ends, confidence, trace.loops, movement)
+        corrupted = Trace(trace.predictions.where(answered, GARBAGE_VALUE), ends, confidence, trace.loops, movement)
         chosen, changed = rule.choose(trace, planned), rule.choose(corrupted, planned)
         if not torch.equal(chosen, changed):
             given = f"rows ran {trace.loops.tolist()} loops: other values after the last loop, or after an answer's end"
@@ -74,9 +73,9 @@ def choices_do_not_depend_on_other_rows(rule: Stopping) -> None:
             raise Broken(f"rows stop after {alone} loops when alone, but after {together} loops in one batch")
 
 
-def draw_traces() -> Iterator[Example]:
-    """Yield random traces of 1 to 4 rows, which ran 1 to 6 loops each. Loops that were not run hold random values
-    too."""
+def draw_traces() -> Iterator[PlannedTrace]:
+    """Yield random traces of 1 to 4 rows of 1 to 6 loops, and random planned loops. A trace also holds random values
+    for loops that were not run."""
     draw = stream(0, "traces")
 
     def draw_integers(low: int, high: int, *shape: int) -> Tensor:
@@ -93,7 +92,7 @@ def draw_traces() -> Iterator[Example]:
 
 
 def take_row(trace: Trace, index: int) -> Trace:
-    """Return one row of a trace as a trace."""
+    """Return a trace of a single row of ``trace``."""
     row = slice(index, index + 1)
     movement = None if trace.movement is None else trace.movement[:, row]
     return Trace(trace.predictions[:, row], trace.ends[:, row], trace.confidence[:, row], trace.loops[row], movement)
@@ -104,14 +103,14 @@ def take_row(trace: Trace, index: int) -> Trace:
 
 def every_row_has_a_loop(loops: Loops) -> None:
     """Planned and drawn numbers of loops are whole numbers, 1 or more, one per row."""
-    for name, counts in (("planned", loops.planned(ROUNDS)), ("draw", loops.draw(ROUNDS, stream(0, "loops")))):
-        if counts.dtype != torch.long or counts.shape != ROUNDS.shape or int(counts.min()) < 1:
+    for name, counts in (("planned", loops.planned(ROW_ROUNDS)), ("draw", loops.draw(ROW_ROUNDS, stream(0, "loops")))):
+        if counts.dtype != torch.long or counts.shape != ROW_ROUNDS.shape or int(counts.min()) < 1:
             raise Broken(f"{name} returns {counts.dtype} of shape {tuple(counts.shape)}, minimum {counts.min()}")
 
 
 def drawn_loops_come_from_the_generator(loops: Loops) -> None:
     """The same generator gives the same numbers of loops."""
-    first, again = (loops.draw(ROUNDS, stream(0, "loops")) for _ in range(2))
+    first, again = (loops.draw(ROW_ROUNDS, stream(0, "loops")) for _ in range(2))
     if not torch.equal(first, again):
         raise Broken(f"the same seed draws {first[:5].tolist()}, then {again[:5].tolist()}")
 
@@ -119,7 +118,7 @@ def drawn_loops_come_from_the_generator(loops: Loops) -> None:
 def sizes_stay_in_the_range(lengths: Lengths) -> None:
     """Every step draws the requested number of problems, with sizes from ``bottom`` to ``top`` on each axis."""
     axes = len(TASK.axes)
-    for step in STEPS:
+    for step in CHECKED_STEPS:
         sizes = lengths.problems(TASK, step, 50, stream(0, "lengths")).sizes
         tops = torch.tensor(lengths.tops(axes))
         if sizes.shape != (50, axes) or (sizes < lengths.bottom).any() or (sizes > tops).any():
@@ -183,7 +182,7 @@ def build_model_and_batch() -> tuple[Model, Batch]:
     """Return a small transformer and a batch of sums."""
     with preserve_generators():
         seed_torch(0)
-        model = SMALL.build(*LAYOUT.vocabs(TASK), causal=LAYOUT.causal)
+        model = SMALL_MODEL.build(*LAYOUT.vocabs(TASK), causal=LAYOUT.causal)
     draw = stream(0, "setting")
     sizes = torch.randint(1, 5, (6, len(TASK.axes)), generator=draw)
     return add_noise(model), LAYOUT.write(TASK.sample(sizes, draw), TASK)
@@ -216,7 +215,7 @@ def purposes_do_not_depend_on_other_problems(source: Source) -> None:
 
 
 def optimizer_uses_its_rate(optimizer: Optimizer) -> None:
-    """The optimizer starts at its ``rate``. A step at rate 0 changes no weight, and a step at ``rate`` changes some."""
+    """The optimizer starts at its ``rate``. A step at rate 0 changes no weight, a step at ``rate`` some weight."""
     weights = _build_weights()
     built = optimizer.build(weights)
     rates = [group["lr"] for group in built.param_groups]
@@ -232,7 +231,7 @@ def optimizer_uses_its_rate(optimizer: Optimizer) -> None:
 
 
 def optimizer_state_is_complete(optimizer: Optimizer) -> None:
-    """A new optimizer that loads another's state continues exactly like that one."""
+    """A new optimizer that loads another optimizer's state makes exactly the same steps as the other."""
     weights, resumed = _build_weights(), _build_weights()
     first, second = optimizer.build(weights), optimizer.build(resumed)
     for number in range(3):

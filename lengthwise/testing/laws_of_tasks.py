@@ -1,4 +1,4 @@
-"""Laws of tasks: each problem is right by the reference algorithm and has the requested size and form."""
+"""Laws of tasks: each problem has the requested size and form, and the answer of the reference algorithm."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from lengthwise.tasks import Task
 from lengthwise.tasks.family import Sampler
 from lengthwise.testing.laws_of_parts import Broken
 
-LARGEST_ABOVE = {1: 40, 2: 14}  # by number of axes: a family's largest checked size minus the task's smallest size
-ROWS = 64  # problems of each size: with so many, some answer should fill its slots
-SIZES_BETWEEN = 9  # number of a family's checked sizes between the smallest and the largest
+MAX_SIZE_ABOVE = {1: 40, 2: 14}  # by number of axes: a family's largest checked size minus the task's smallest size
+ROW_COUNT = 64  # problems of each size: with so many, some answer should fill its slots
+BETWEEN_COUNT = 9  # number of a family's checked sizes between the smallest and the largest
 POOL_SIZE, MAX_ENUMERATED = 2000, 3000  # numbers of natural problems drawn, and of problems of a size enumerated
 
 
 def every_answer_is_right(task: Task) -> None:
-    """Every answer is the one that ``reference`` gives."""
+    """Every answer is the one that ``reference`` returns."""
     for name, problems in _draw_all_problems(task):
-        for prompt, answer in prompts_and_answers(task, problems):
+        for prompt, answer in decode_problems(task, problems):
             check_answer(task, name, prompt, answer)
 
 
@@ -41,7 +41,7 @@ def symbols_are_in_reads_and_writes(task: Task) -> None:
     """Prompts contain only symbols in ``reads``, answers only symbols in ``writes``, and with ``answers_each_symbol``
     answers are as long as their prompts."""
     for name, problems in _draw_all_problems(task):
-        for prompt, answer in prompts_and_answers(task, problems):
+        for prompt, answer in decode_problems(task, problems):
             read, written = map(task.vocab.split, (prompt, answer))
             case = f"{name} problem {prompt!r} → {answer!r}"
             if task.reads and (undeclared := {*read} - {*task.reads}):
@@ -53,7 +53,7 @@ def symbols_are_in_reads_and_writes(task: Task) -> None:
 
 
 def rows_are_padded_with_zeros(task: Task) -> None:
-    """Prompts and answers are rows of symbol ids with zeros after their ends, the longest fills the last column, and no
+    """Prompts and answers are rows of symbol ids with zeros after their ends. The longest fills the last column, and no
     prompt is empty."""
     for name, problems in _draw_all_problems(task):
         if int(shortest := problems.prompt_length.min()) < 1:
@@ -77,13 +77,13 @@ def answers_fit_their_slots(task: Task) -> None:
     """No answer is longer than ``answer_slots`` says."""
     for name, problems in _draw_all_problems(task):
         if (long := problems.answer_length > task.answer_slots(problems.sizes)).any():
-            prompt, answer = prompts_and_answers(task, problems)[int(long.long().argmax())]
+            prompt, answer = decode_problems(task, problems)[int(long.long().argmax())]
             raise Broken(f"the answer to the {name} problem {prompt!r}, {answer!r}, exceeds its slots")
 
 
 def some_answer_fills_its_slots(task: Task) -> None:
-    """At each small size some answer fills all of its slots, so no slot is superfluous."""
-    sizes = draw_small_sizes(task, count=3, repeats=ROWS)
+    """At each small size some answer fills all of its slots: ``answer_slots`` is not too large."""
+    sizes = draw_small_sizes(task, count=3, repeats=ROW_COUNT)
     samples = [sampler(sizes, stream(0, "laws", name)) for name, sampler in _list_samplers(task)]
     for size in sizes.unique(dim=0):
         rows = (sizes == size).all(1)
@@ -93,7 +93,7 @@ def some_answer_fills_its_slots(task: Task) -> None:
 
 
 def rounds_are_whole_numbers(task: Task) -> None:
-    """``rounds``, a problem's number of rounds T(n), is a whole number, 1 or more."""
+    """``rounds``, the number of rounds T(n) of each problem, is a whole number, 1 or more."""
     for name, problems in _draw_all_problems(task):
         rounds = problems.rounds
         if rounds.dtype != torch.long or int(rounds.min()) < 1:
@@ -105,7 +105,7 @@ def problems_depend_only_on_the_generator(task: Task) -> None:
     """The same generator gives the same problems, a different generator different problems."""
     for name, sampler in _list_samplers(task):
         sizes = draw_family_sizes(task, name)
-        first, again, other = (prompts_and_answers(task, sampler(sizes, stream(seed, "laws"))) for seed in (0, 0, 1))
+        first, again, other = (decode_problems(task, sampler(sizes, stream(seed, "laws"))) for seed in (0, 0, 1))
         if first != again:
             raise Broken(f"{name} problems differ between two calls with the same generator")
         if first == other and name in ("uniform", task.harder) and len(task.symbols) > 1:
@@ -115,10 +115,10 @@ def problems_depend_only_on_the_generator(task: Task) -> None:
 def typed_prompts_are_parsed(task: Task) -> None:
     """``parse`` reads the text that ``to_text`` writes, and returns the same prompt, answer and rounds."""
     for name, problems in _draw_all_problems(task):
-        for (prompt, answer), rounds in zip(prompts_and_answers(task, problems), problems.rounds.tolist(), strict=True):
+        for (prompt, answer), rounds in zip(decode_problems(task, problems), problems.rounds.tolist(), strict=True):
             typed = task.to_text(task.vocab.encode(prompt))
             parsed = task.parse(typed)
-            if (read := prompts_and_answers(task, parsed)) != [(prompt, answer)] or parsed.rounds.tolist() != [rounds]:
+            if (read := decode_problems(task, parsed)) != [(prompt, answer)] or parsed.rounds.tolist() != [rounds]:
                 case = f"{typed!r} typed, a {name} problem {prompt!r} → {answer!r} of {rounds} rounds"
                 raise Broken(f"{case}: parse gave {read} with rounds {parsed.rounds.tolist()}")
 
@@ -151,8 +151,8 @@ def natural_problems_are_as_requested(task: Task) -> None:
     smallest_sizes = task.list_smallest_sizes(5)
     low, high = smallest_sizes[min(1, len(smallest_sizes) - 1)], smallest_sizes[-1]
     problems, again = (task.sample_natural(POOL_SIZE, low, high, stream(0, "pool")) for _ in range(2))
-    pairs = prompts_and_answers(task, problems)
-    if pairs != prompts_and_answers(task, again):
+    pairs = decode_problems(task, problems)
+    if pairs != decode_problems(task, again):
         raise Broken("sample_natural gives different problems in a second call with an equally seeded generator")
     found, wanted = (len(pairs), int(problems.sizes.min()), int(problems.sizes.max())), (POOL_SIZE, low, high)
     if found != wanted:
@@ -178,12 +178,12 @@ def enumerate_lists_every_problem_once(task: Task) -> None:
     size = [task.smallest] * len(task.axes)
     if (problems := task.enumerate(size, MAX_ENUMERATED)) is None:
         return
-    pairs = prompts_and_answers(task, problems)
+    pairs = decode_problems(task, problems)
     for prompt, answer in pairs:
         check_answer(task, "enumerated", prompt, answer)
     prompts = [prompt for prompt, _ in pairs]
     sample = task.sample(torch.tensor([size] * POOL_SIZE), stream(0, "every"))
-    drawn = {prompt for prompt, _ in prompts_and_answers(task, sample)}
+    drawn = {prompt for prompt, _ in decode_problems(task, sample)}
     if len(set(prompts)) < len(prompts):
         raise Broken(f"enumerate lists {max(prompts, key=prompts.count)!r} more than once at size {tuple(size)}")
     if missing := drawn - set(prompts):
@@ -194,16 +194,16 @@ def enumerate_lists_every_problem_once(task: Task) -> None:
 
 
 def check_answer(task: Task, kind: str, prompt: str, answer: str) -> None:
-    """Raise Broken if a prompt's answer is not the one that ``reference`` gives. ``kind`` names the problem in the
-    error."""
+    """Raise Broken if a prompt's answer differs from that of ``reference``. ``kind`` describes the problem in the
+    error, e.g. "uniform"."""
     if not isinstance(right := task.reference(prompt), str):
         raise Broken(f"reference must return text, not {type(right).__name__}")
     if right != answer:
         raise Broken(f"{kind} problem {prompt!r} has the answer {answer!r}, where reference says {right!r}")
 
 
-def prompts_and_answers(task: Task, problems: Problems) -> list[tuple[str, str]]:
-    """Return prompts and answers in the task's own symbols and order."""
+def decode_problems(task: Task, problems: Problems) -> list[tuple[str, str]]:
+    """Return pairs (prompt, answer) as text, in the task's own symbols and order."""
     prompts = format_symbols(task, problems.prompt, problems.prompt_length)
     return list(zip(prompts, format_symbols(task, problems.answer, problems.answer_length), strict=True))
 
@@ -221,15 +221,15 @@ def _list_samplers(task: Task) -> list[tuple[str, Sampler]]:
 
 
 def draw_family_sizes(task: Task, name: str) -> Int[Tensor, "b axes"]:
-    """Return sizes to check: all small sizes several times for uniform problems and the harder set, the smallest sizes
-    once for other families; for all families, also a large size and random sizes in between."""
+    """Return sizes at which a family is checked: small sizes, several times for uniform problems and the harder set;
+    and, except for uniform problems, a large size and random sizes in between."""
     small = draw_small_sizes(task) if name in ("uniform", task.harder) else draw_small_sizes(task, count=3, repeats=1)
     if name == "uniform":
         return small
     low, axes = task.smallest, len(task.axes)
-    high = min(task.largest or low + LARGEST_ABOVE[axes], low + LARGEST_ABOVE[axes])
+    high = min(task.largest or low + MAX_SIZE_ABOVE[axes], low + MAX_SIZE_ABOVE[axes])
     draw = stream(0, "sizes", name)
-    between = task.replace_missing_sizes(torch.randint(low, high + 1, (SIZES_BETWEEN, axes), generator=draw), draw)
+    between = task.replace_missing_sizes(torch.randint(low, high + 1, (BETWEEN_COUNT, axes), generator=draw), draw)
     ends = torch.tensor([low, task.round_to_valid_size(high)])[:, None].expand(-1, axes)
     return torch.cat([small, ends, between])
 

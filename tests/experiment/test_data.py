@@ -15,7 +15,7 @@ from lengthwise.experiment.source import RESIDUES, Finite, Fresh, hash_prompts
 from lengthwise.runners.plain import Plain
 from lengthwise.tasks import strings, sudoku
 from lengthwise.tasks.expression import Expression
-from lengthwise.testing.laws_of_tasks import prompts_and_answers
+from lengthwise.testing.laws_of_tasks import decode_problems
 from lengthwise.training.loop import train
 
 MODEL = lw.LSTM(8, 8, 1)
@@ -32,7 +32,7 @@ class ReverseLetters(strings.Reverse):
 
 
 def list_prompts(problems):
-    return [prompt for prompt, _ in prompts_and_answers(lw.Addition(), problems)]
+    return [prompt for prompt, _ in decode_problems(lw.Addition(), problems)]
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ def test_a_larger_set_begins_with_the_smaller_and_another_seed_gives_other_probl
     assert len(whole) == 2000 == len(set(whole)) and list_prompts(draw_small_set(700)) == whole[:700]
     assert len(set(list_prompts(draw_small_set(700, seed=1))) & set(whole)) < 100
     assert all(
-        answer == lw.Addition().reference(prompt) for prompt, answer in prompts_and_answers(lw.Addition(), found)
+        answer == lw.Addition().reference(prompt) for prompt, answer in decode_problems(lw.Addition(), found)
     )
 
 
@@ -104,7 +104,7 @@ def test_a_prompt_s_hash_depends_on_neither_padding_nor_dtype(seed, padding):
     hashes = hash_prompts(problems)
     assert torch.equal(hashes, hash_prompts(padded)) and (hashes >= 0).all()
     assert torch.equal(hashes, hash_prompts(problems.to_smallest_type(36)))
-    assert len(hashes.unique()) == len({prompt for prompt, _ in prompts_and_answers(lw.Copy(36), problems)})
+    assert len(hashes.unique()) == len({prompt for prompt, _ in decode_problems(lw.Copy(36), problems)})
 
 
 def test_hashes_equal_those_computed_by_hand():

@@ -16,7 +16,7 @@ from lengthwise.tasks.expression import Expression
 from lengthwise.tasks.modular_arithmetic import ModularArithmetic
 from lengthwise.testing import laws_of_layouts
 from lengthwise.testing.laws import check_part
-from lengthwise.testing.laws_of_tasks import prompts_and_answers
+from lengthwise.testing.laws_of_tasks import decode_problems
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def test_rows_equal_rows_written_in_plain_python(task, layout, top):
     problems = sample_problems(task, largest_size=1 if isinstance(task, Expression) else top)
     batch, vocab = layout.write(problems, task), layout.vocabs(task)[0]
     slots, inputs = task.answer_slots(problems.sizes) + 1, batch.inputs
-    for i, (prompt, answer) in enumerate(prompts_and_answers(task, problems)):
+    for i, (prompt, answer) in enumerate(decode_problems(task, problems)):
         count, symbols = int(slots[i]), (task.vocab.split(prompt), task.vocab.split(answer))
         tokens, targets, positions = write_row(task, layout, *symbols, count)
         length, first = len(tokens), len(tokens) - count
@@ -112,7 +112,7 @@ def test_pairs_stack_the_operands_and_pad_them_with_zeros(task, layout):
     reads, writes = layout.vocabs(task)
     batch = layout.write(problems, task)
     assert len(reads) == task.base**2 and len(writes) == task.base
-    for i, (prompt, answer) in enumerate(prompts_and_answers(task, problems)):
+    for i, (prompt, answer) in enumerate(decode_problems(task, problems)):
         numbers = [number if task.order == "least" else number[::-1] for number in prompt.split("+")]
         width = max(map(len, numbers)) + layout.carry
         assert int(batch.inputs.padding_mask[i].sum()) == width == int(batch.answer_slots[i].sum())

@@ -36,18 +36,18 @@ from lengthwise.evaluation.answers import respond
 from lengthwise.experiment.data import draw_batch
 from lengthwise.runs.folder import list_shipped_weights
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+FOLDER = Path(__file__).resolve().parent
+ROOT = FOLDER.parents[1]
 PROMPTS = 1000  # for each shipped model
 TRAINED_STEPS, TRAINED_BATCH = 20, 4
-LARGEST = {"layers": 4, "width": 64}  # limits of the models that are trained
-TEXT_KEPT = 8000  # characters of output that are kept as text; longer output as a digest
+MAX_TRAINED_SIZES = {"layers": 4, "width": 64}  # limits of the models that are trained
+MAX_TEXT_LENGTH = 8000  # characters of output that are kept as text; longer output as a digest
 
 # Digests
 
 
 def digest(*parts: Any) -> str:
-    """Return 12 hexadecimal digits for tensors, texts and numbers."""
+    """Return a hash of tensors, texts and numbers as 12 hexadecimal digits."""
     found = hashlib.sha256()
     for part in parts:
         if isinstance(part, torch.Tensor):
@@ -84,7 +84,8 @@ def digest_batches() -> dict[str, str]:
 
 
 def digest_training() -> dict[str, list[Any]]:
-    """Return digest and norm of every recipe's weights after a few steps, by the plain and by the chosen runner."""
+    """Return the digest and norm of every recipe's weights after ``TRAINED_STEPS`` steps, by the plain and by the
+    chosen runner."""
     found: dict[str, list[Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for number, name in enumerate(catalog.list_recipes(), 1):
@@ -97,12 +98,12 @@ def digest_training() -> dict[str, list[Any]]:
 
 
 def _train_few_steps(name: str, folder: Path) -> tuple[str, float]:
-    """Train a few steps; return a digest of the weights that is independent of their names, and their norm.
+    """Train for ``TRAINED_STEPS`` steps; return a digest of the weights, without their names, and their norm.
 
     Large models are made smaller, because training them takes hours.
     """
     model = lw.find(name).model
-    smaller = [f"model.{field}={most}" for field, most in LARGEST.items() if getattr(model, field, 0) > most]
+    smaller = [f"model.{field}={most}" for field, most in MAX_TRAINED_SIZES.items() if getattr(model, field, 0) > most]
     changes = [f"steps={TRAINED_STEPS}", f"batch={TRAINED_BATCH}", *smaller]
     run = lw.train(name, *changes, folder=folder, device="cpu", quiet=True)
     weights = [weight for weight in run.model.state_dict().values() if weight.is_floating_point()]
@@ -134,7 +135,7 @@ def digest_answers() -> dict[str, dict[str, Any]]:
 
 # Verbs
 
-TINY = ["looped-pairs", "steps=20", "batch=4", "lengths.top=3", "watch.every=10", "watch.count=20"]
+TINY_RECIPE = ["looped-pairs", "steps=20", "batch=4", "lengths.top=3", "watch.every=10", "watch.count=20"]
 VERBS = ["demo", "list", "show", "sample", "train", "evaluate", "attack", "verify", "check", "solve", "push", "track"]
 VERBS += ["ask", "rasp", "reproduce", "sweep", "report"]
 COMMANDS = [
@@ -157,9 +158,9 @@ COMMANDS = [
     "attack looped-parity --tries 2000 --seconds 600 --lengths 20",
     "attack looped-pairs --tries 2000 --seconds 600 --lengths 8 --json",
     "rasp", "rasp parity 10110", "rasp parity 10110 --json", "rasp addition 10011+11 --json", "rasp addition 19+3",
-    f"train {' '.join(TINY)} --lengths 3,4 --samples 20 --quiet",
-    f"train {' '.join(TINY)} --seed 1 --lengths 3,4 --samples 20 --quiet --json",
-    f"train {' '.join(TINY)} --dry-run", "train looped-pairs no.such=1", "train looped-pairs steps=zero",
+    f"train {' '.join(TINY_RECIPE)} --lengths 3,4 --samples 20 --quiet",
+    f"train {' '.join(TINY_RECIPE)} --seed 1 --lengths 3,4 --samples 20 --quiet --json",
+    f"train {' '.join(TINY_RECIPE)} --dry-run", "train looped-pairs no.such=1", "train looped-pairs steps=zero",
     "sweep looped-pairs steps=10 batch=4 lengths.top=3 model.width=16,32 --lengths 3 --samples 10 --quiet",
     "sweep looped-pairs steps=10 batch=4 lengths.top=3 model.width=16,32 --lengths 3 --samples 10 --quiet --json",
     "report runs/looped-pairs-*", "report runs/looped-pairs-* --json", "report runs/looped-pairs-* --out out --quiet",
@@ -171,7 +172,7 @@ COMMANDS = [
     "ask addition --endpoint http://localhost:1/v1 --model none --lengths 2 --samples 2 --dry-run",
     "reproduce pairs --dry-run", "no-such-verb", "evaluate no-such-weights", "attack looped-pairs --tries nothing",
 ]  # fmt: skip
-OWN_PART = '''
+OWN_PART_SOURCE = '''
 import dataclasses
 
 import lengthwise as lw
@@ -200,7 +201,7 @@ def run_commands() -> dict[str, Any]:
     """Return what every command prints, with its exit status; times, paths and versions are masked."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "own_part.py").write_text(OWN_PART)
+        (Path(folder) / "own_part.py").write_text(OWN_PART_SOURCE)
         for line in COMMANDS:
             found[line] = _run_and_capture(line, folder)
         written = (str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())
@@ -221,7 +222,7 @@ def _run_and_capture(command_line: str, folder: str) -> Any:
         path.unlink()
     if status == 0:
         shown[1] = ""  # progress is shown only where a command takes long
-    if len(shown[0]) + len(shown[1]) > TEXT_KEPT:
+    if len(shown[0]) + len(shown[1]) > MAX_TEXT_LENGTH:
         lines = shown[0].splitlines()
         shown = [f"{len(lines)} lines, {digest(shown[0])}; {lines[0][:100]}" if lines else "", shown[1][:500]]
     return [status, *shown]
@@ -301,7 +302,7 @@ SECTIONS = {
 
 
 def make_record(only: Iterable[str] = SECTIONS) -> dict[str, Any]:
-    """Return the whole record, or some sections of it."""
+    """Return the record, or only its sections in ``only``."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     found = {}
     for name in only:
@@ -333,8 +334,8 @@ def describe_differences(before: Any, after: Any, path: str = "") -> Iterator[st
 def main() -> int:
     """Write the record, or compare it with an earlier one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=HERE / "golden.json")
-    parser.add_argument("--check", type=Path, nargs="?", const=HERE / "golden.json")
+    parser.add_argument("--out", type=Path, default=FOLDER / "golden.json")
+    parser.add_argument("--check", type=Path, nargs="?", const=FOLDER / "golden.json")
     parser.add_argument("--only", default=",".join(SECTIONS))
     args = parser.parse_args()
     only = args.only.split(",")
@@ -343,7 +344,7 @@ def main() -> int:
         args.out.write_text(json.dumps(new, indent=0, ensure_ascii=False) + "\n")
         return 0
     old = json.loads(args.check.read_text())
-    aliases = json.loads((HERE / "aliases.json").read_text())
+    aliases = json.loads((FOLDER / "aliases.json").read_text())
     found = [
         *describe_differences(apply_aliases({name: old[name] for name in only}, aliases), json.loads(json.dumps(new)))
     ]

@@ -27,16 +27,16 @@ from lengthwise.training.loop import train
 from lengthwise.training.trainer import Trainer
 
 TRAINING_OPTIONS = {"task": "parity", "steps": 3, "batch": 4, "lengths": 4, "quiet": True}
-SYMBOLS = 4  # of parity in rows
+VOCAB_SIZE = 4  # of parity in rows
 
 
 class SmallAttention(nn.Module):
     """Causal attention whose weights are of the same shape for any number of heads, with dropout."""
 
-    def __init__(self, heads=1, *, dropout=0.0, logit_count=SYMBOLS, extra_state=None):
+    def __init__(self, heads=1, *, dropout=0.0, logit_count=VOCAB_SIZE, extra_state=None):
         super().__init__()
         self.heads, self.extra_state = heads, extra_state
-        self.embedding, self.mix, self.head = nn.Embedding(SYMBOLS, 8), nn.Linear(8, 8), nn.Linear(8, logit_count)
+        self.embedding, self.mix, self.head = nn.Embedding(VOCAB_SIZE, 8), nn.Linear(8, 8), nn.Linear(8, logit_count)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens):
@@ -146,7 +146,7 @@ class UnusedWeights(SmallAttention):
 
     def __init__(self):
         super().__init__()
-        self.seldom = nn.Linear(SYMBOLS, SYMBOLS)
+        self.seldom = nn.Linear(VOCAB_SIZE, VOCAB_SIZE)
         self.steps = nn.Parameter(torch.zeros(1, dtype=torch.long), requires_grad=False)
 
 
@@ -203,7 +203,7 @@ def test_a_module_is_measured_on_a_task_whose_sizes_start_above_one():
     assert score.count == 2
 
 
-NOTEBOOK = """
+NOTEBOOK_CODE = """
 class Chosen:
     def of(self, kind):
         return kind in {"add", "gate", "none", "once"}
@@ -214,12 +214,12 @@ print(_hash_class(Chosen))
 
 
 def test_a_notebook_class_has_the_same_hash_in_every_process():
-    """The class is hashed in this process and in one whose sets iterate in another order."""
+    """The class is hashed in this process, and in a process whose sets iterate in another order."""
     seed = str(int(os.environ.get("PYTHONHASHSEED", "random") == "1") + 1)
     code, env = [sys.executable, "-"], {"PYTHONHASHSEED": seed}
-    there = subprocess.run(code, input=NOTEBOOK, env=env, capture_output=True, text=True).stdout
+    there = subprocess.run(code, input=NOTEBOOK_CODE, env=env, capture_output=True, text=True).stdout
     with contextlib.redirect_stdout(io.StringIO()) as here:
-        exec(compile(NOTEBOOK, "<stdin>", "exec"), {"__name__": "__main__"})
+        exec(compile(NOTEBOOK_CODE, "<stdin>", "exec"), {"__name__": "__main__"})
     assert there == here.getvalue() != ""
 
 
@@ -230,13 +230,13 @@ class ExtraArgument(SmallAttention):
 
 class WithoutWeights(nn.Module):
     def forward(self, tokens):
-        return nn.functional.one_hot(tokens, SYMBOLS).float()
+        return nn.functional.one_hot(tokens, VOCAB_SIZE).float()
 
 
 class WithoutForward(nn.Module):
     def __init__(self):
         super().__init__()
-        self.head = nn.Linear(8, SYMBOLS)
+        self.head = nn.Linear(8, VOCAB_SIZE)
 
 
 class DetachedLogits(SmallAttention):
@@ -269,12 +269,12 @@ class LazyLayer(SmallAttention):
         self.later = None
 
     def forward(self, tokens):
-        self.later = self.later or nn.Linear(SYMBOLS, SYMBOLS)
+        self.later = self.later or nn.Linear(VOCAB_SIZE, VOCAB_SIZE)
         return self.later(super().forward(tokens))
 
 
 def build_scripted_module():
-    return torch.jit.script(nn.Sequential(nn.Embedding(SYMBOLS, SYMBOLS)))
+    return torch.jit.script(nn.Sequential(nn.Embedding(VOCAB_SIZE, VOCAB_SIZE)))
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*")  # is deprecated
@@ -286,7 +286,7 @@ def build_scripted_module():
         (WithoutWeights, "no trainable weights"),
         (lambda: build_attention().requires_grad_(False), "no trainable weights"),
         (DetachedLogits, "the loss depends on no trainable weight: .*detach"),
-        (lambda: nn.Sequential(nn.Embedding(SYMBOLS, 8), nn.LazyLinear(SYMBOLS)), "lazy layers without weights"),
+        (lambda: nn.Sequential(nn.Embedding(VOCAB_SIZE, 8), nn.LazyLinear(VOCAB_SIZE)), "lazy layers without weights"),
         (IntegerLogits, r"but IntegerLogits gave \(\d, \d, 4\) of torch.int64"),
         (LazyLayer, "LazyLayer builds weights in its first call"),
         (build_scripted_module, "pass the module before"),
@@ -332,12 +332,13 @@ def test_an_objective_with_second_derivatives_trains_only_with_plain_runners(nam
 
 
 class ComplexWeights(nn.Module):
-    """A module with complex weights that sums rotated states up to each position or, to look ahead, from it on."""
+    """A module with complex weights that sums rotated states up to each position or, to look ahead, from each
+    position on."""
 
     def __init__(self, *, looks_ahead=False):
         super().__init__()
         self.looks_ahead = looks_ahead
-        self.embedding, self.head = nn.Embedding(SYMBOLS, 8), nn.Linear(8, SYMBOLS)
+        self.embedding, self.head = nn.Embedding(VOCAB_SIZE, 8), nn.Linear(8, VOCAB_SIZE)
         self.rotation = nn.Parameter(torch.full((8,), 1j))
 
     def forward(self, tokens):

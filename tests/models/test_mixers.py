@@ -1,4 +1,4 @@
-"""Mixers: their interface with a transformer, plain modules as mixers, hybrids, and blocks without an MLP."""
+"""Mixers in a transformer: plain modules as mixers, several mixers in one model, and blocks without an MLP."""
 
 from dataclasses import dataclass, replace
 
@@ -16,7 +16,7 @@ from lengthwise.testing.laws import check_laws, list_laws
 from lengthwise.testing.laws_of_models import READS, WRITES, build_rows
 from lengthwise.testing.laws_of_parts import part_equals_its_json_copy
 
-SMALL = lw.Transformer(width=8, heads=2, layers=1)
+SMALL_SPEC = lw.Transformer(width=8, heads=2, layers=1)
 
 
 class RunningMean(nn.Module):
@@ -68,18 +68,19 @@ class _LayerNumberSpec(MixerSpec):
 
 
 def list_broken_laws(spec):
-    """Return the laws that a model breaks, without the law of JSON, as this file's parts are not registered by name."""
+    """Return the findings of laws that a model breaks, except the law of JSON copies: this file's parts are not
+    registered by name."""
     return check_laws(spec, "", [law for law in list_laws(type(spec)) if law is not part_equals_its_json_copy]).broken
 
 
 def build_model(causal=True, **changes):
-    return replace(SMALL, **changes).build(READS, WRITES, causal=causal)
+    return replace(SMALL_SPEC, **changes).build(READS, WRITES, causal=causal)
 
 
 def test_a_plain_module_is_a_mixer_and_keeps_the_laws():
     assert isinstance(build_model(mixer=_ModuleSpec()).blocks[0].mixer, PlainMixer)
-    assert not list_broken_laws(replace(SMALL, mixer=_ModuleSpec()))
-    assert list_broken_laws(replace(SMALL, mixer=_ModuleSpec("MaskedMean")))  # it sees later positions
+    assert not list_broken_laws(replace(SMALL_SPEC, mixer=_ModuleSpec()))
+    assert list_broken_laws(replace(SMALL_SPEC, mixer=_ModuleSpec("MaskedMean")))  # it sees later positions
 
 
 def test_a_plain_module_without_a_padding_mask_needs_a_causal_layout():
@@ -110,7 +111,7 @@ def test_mixers_alternate_over_the_layers():
     kinds = [type(block.mixer) for block in model.blocks]
     assert kinds == [SoftmaxAttention, PlainMixer] * 2 + [SoftmaxAttention]
     assert [block.mixer.module.layer for block in model.blocks if type(block.mixer) is PlainMixer] == [1, 3]
-    assert not list_broken_laws(replace(SMALL, layers=2, mixers=(Attention(), _ModuleSpec())))
+    assert not list_broken_laws(replace(SMALL_SPEC, layers=2, mixers=(Attention(), _ModuleSpec())))
 
 
 def test_an_attention_encoding_needs_at_least_one_attention_layer():
@@ -120,7 +121,7 @@ def test_an_attention_encoding_needs_at_least_one_attention_layer():
 
 
 def test_a_block_may_have_no_mlp():
-    spec = replace(SMALL, mlp=0, layers=2)
+    spec = replace(SMALL_SPEC, mlp=0, layers=2)
     assert not list_broken_laws(spec) and not list_broken_laws(replace(spec, norm="post"))
     model = spec.build(READS, WRITES, causal=True)
     assert not [name for name in model.state_dict() if "mlp" in name]
@@ -165,10 +166,10 @@ class _RunningSumSpec(MixerSpec):
 
 
 def test_the_laws_check_stepwise_decoding_against_the_whole_row():
-    assert not list_broken_laws(replace(SMALL, mixer=_RunningSumSpec()))
-    (found,) = list_broken_laws(replace(SMALL, mixer=_RunningSumSpec(state_error=0.1)))
+    assert not list_broken_laws(replace(SMALL_SPEC, mixer=_RunningSumSpec()))
+    (found,) = list_broken_laws(replace(SMALL_SPEC, mixer=_RunningSumSpec(state_error=0.1)))
     assert "decoded separately" in found.failing_case
-    hybrid = replace(SMALL, layers=3, mixers=(_RunningSumSpec(), Attention()), positions=(lw.Local(2),), mlp=0)
+    hybrid = replace(SMALL_SPEC, layers=3, mixers=(_RunningSumSpec(), Attention()), positions=(lw.Local(2),), mlp=0)
     assert not list_broken_laws(hybrid)
     assert list_broken_laws(replace(hybrid, mixers=(_RunningSumSpec(0.1), Attention())))
 

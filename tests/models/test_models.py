@@ -1,5 +1,5 @@
-"""Laws of every model, with the plain and the fast runner: padding, other rows, later positions and positions outside a
-window do not change logits, and rows that finish early have the logits of a full batch."""
+"""Models with the plain and the fast runner: windows and other encodings, initial weights, dropout, formulas of whole
+models, and rows that finish early."""
 
 import math
 from dataclasses import dataclass, replace
@@ -56,12 +56,12 @@ every_model = pytest.mark.parametrize(("spec", "causal"), CHECKED_MODELS, ids=li
 
 # test_laws.py tests these laws for each part of the package by itself. Under Local(0) a head sees one key, so a bias
 # has no effect.
-KNOWN = set().union(*(list_features(spec, True) for spec in PART_SPECS))
-COMBINED = choose_covering({spec: list_features(spec, True) - KNOWN for spec in [*SPECS, *RECURRENT_SPECS]})
-COMBINED = [spec for spec in (SPECS if LONG else COMBINED) if Local(0) not in getattr(spec, "positions", ())]
+PART_FEATURES = set().union(*(list_features(spec, True) for spec in PART_SPECS))
+MIXED_SPECS = choose_covering({spec: list_features(spec, True) - PART_FEATURES for spec in [*SPECS, *RECURRENT_SPECS]})
+MIXED_SPECS = [spec for spec in (SPECS if LONG else MIXED_SPECS) if Local(0) not in getattr(spec, "positions", ())]
 
 
-@pytest.mark.parametrize("spec", COMBINED, ids=name_spec)
+@pytest.mark.parametrize("spec", MIXED_SPECS, ids=name_spec)
 def test_combined_parts_satisfy_all_laws(spec):
     assert not check_part(spec).broken
 
@@ -121,7 +121,7 @@ def test_coupled_and_local_heads_can_be_combined(causal):
 
 
 def test_earlier_heads_initially_attend_to_equal_symbols():
-    """Before training, a repeated symbol attends most to its earlier position, and a new symbol little to any."""
+    """Before training, a repeated symbol attends most to its earlier position; a new symbol attends little to any."""
     torch.manual_seed(0)
     spec = lw.Transformer(width=64, heads=4, init_std=0.1, positions=(LocalHeads(2), EarlierHeads(2)))
     model = spec.build(READS, WRITES, causal=True)
@@ -404,7 +404,7 @@ def compute_block(spec, block, h, x, context):
     return h + compute_mlp(block.mlp, block.norm_mlp(h) + read)
 
 
-INJECTED = {
+INJECTION_FORMULAS = {
     "once": lambda model, h, x: h,
     "layers": lambda model, h, x: h,
     "reads": lambda model, h, x: h,
@@ -424,7 +424,7 @@ def test_looping_follows_its_formula(spec, causal):
     x, context, _ = model.embed(inputs)
     state = x if spec.injection in ("once", "reads") else torch.zeros_like(x)
     for k, rows, found in unroll(model, inputs, torch.full((len(LENGTHS),), 3)):
-        state = INJECTED[spec.injection](model, state, x)
+        state = INJECTION_FORMULAS[spec.injection](model, state, x)
         for block in model.blocks:
             state = compute_block(spec, block, state, x, context)
         if spec.final_norm == "loop":

@@ -21,8 +21,8 @@ with warnings.catch_warnings():
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 SYMBOLS, POSITIONS = 4, 64
-SMALL = {"vocab_size": SYMBOLS, "hidden_size": 16, "num_hidden_layers": 1, "bos_token_id": 0, "eos_token_id": 0}
-HEADS = {"num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": POSITIONS}
+SMALL_CONFIG = {"vocab_size": SYMBOLS, "hidden_size": 16, "num_hidden_layers": 1, "bos_token_id": 0, "eos_token_id": 0}
+ATTENTION_CONFIG = {"num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": POSITIONS}
 NTP, FOP = lw.NextToken(), lw.FullOutput(causal=False)
 
 
@@ -53,15 +53,15 @@ def build_gpt2():
 
 
 def build_llama():
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL, **HEADS))
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL_CONFIG, **ATTENTION_CONFIG))
 
 
 def build_mamba():
-    return transformers.MambaForCausalLM(transformers.MambaConfig(**SMALL, state_size=4, pad_token_id=0))
+    return transformers.MambaForCausalLM(transformers.MambaConfig(**SMALL_CONFIG, state_size=4, pad_token_id=0))
 
 
 def build_bert():
-    return transformers.BertForMaskedLM(transformers.BertConfig(**SMALL, **HEADS))
+    return transformers.BertForMaskedLM(transformers.BertConfig(**SMALL_CONFIG, **ATTENTION_CONFIG))
 
 
 def build_t5():
@@ -177,7 +177,7 @@ def test_a_run_of_a_transformers_model_is_loaded_again_from_the_command_line(tmp
     assert [(one.exact, one.token_accuracy) for one in here] == [(row["exact"], row["token_accuracy"]) for row in rows]
 
 
-OWN = """
+BUILDER_CODE = """
     import torch
 
     class Sums(torch.nn.Module):
@@ -198,7 +198,7 @@ OWN = """
 
 def test_a_run_of_a_users_module_is_loaded_with_a_function_that_builds_it(tmp_path, runs, monkeypatch):
     """An imported function that builds the same layers is found without being named; other layers are refused."""
-    (tmp_path / "own_sums.py").write_text(textwrap.dedent(OWN))
+    (tmp_path / "own_sums.py").write_text(textwrap.dedent(BUILDER_CODE))
 
     def train_wide_module():
         monkeypatch.syspath_prepend(tmp_path)
@@ -210,6 +210,6 @@ def test_a_run_of_a_users_module_is_loaded_with_a_function_that_builds_it(tmp_pa
     assert there.returncode == 0, there.stderr
     missing = command_in_fork(*asked, folder=tmp_path)
     assert missing.returncode == 2 and "def build() -> Sums" in missing.stderr and missing.stderr.count("\n") == 1
-    (tmp_path / "own_sums.py").write_text(textwrap.dedent(OWN).replace("Sums(16)", "Sums(16, 2)"))
+    (tmp_path / "own_sums.py").write_text(textwrap.dedent(BUILDER_CODE).replace("Sums(16)", "Sums(16, 2)"))
     other = command_in_fork(*asked, "--import", "own_sums", folder=tmp_path)
     assert other.returncode == 2 and "narrow, wide" in other.stderr and "other layers or settings" in other.stderr

@@ -57,7 +57,7 @@ def scan_exponential_attention(query, key, value, log_input_gate, log_forget):
 
 
 def assert_equal_results(function, scan, arguments):
-    """Compare outputs, last states, and gradients of a sum over both, up to 1e-10 of the largest value."""
+    """Assert that outputs, last states, and gradients of a sum over both agree, up to 1e-10 of the largest value."""
     found, given = [], [part for part in arguments if part is not None]
     for compute in (function, scan):
         outputs, state = compute(*arguments)

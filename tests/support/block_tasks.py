@@ -24,6 +24,6 @@ class Blocks(lw.SequenceTask):
 
 @dataclass(frozen=True)
 class FewBlocks(Blocks):
-    """Sort the digits of each block of three, in rows of 3, 12 or 24 digits."""
+    """Sort the digits of each block of three, in sequences of 3, 12 or 24 digits."""
 
     listed_sizes = (3, 12, 24)

@@ -1,4 +1,4 @@
-"""Recipes, and a function that trains weights which answer some problems right and others wrong."""
+"""Recipes, and a function that trains their weights until some answers are right and others wrong."""
 
 from dataclasses import replace
 from functools import cache

@@ -1,4 +1,4 @@
-"""Builders of runs with made-up rows, for tests of reports."""
+"""Functions that build runs with made-up scores and losses, for tests of reports."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Helpers that train on torch's meta device, and count the reads from it that would make a host wait for a GPU."""
+"""Helpers that train on torch's meta device and count the reads that, on a GPU, would make the host wait."""
 
 import json
 import re
@@ -78,7 +78,7 @@ def build_meta_trainer(recipe):
 
 
 def list_part_kinds(name):
-    """Return the kinds of the parts in a recipe's model, objective and layout, which may read from the device."""
+    """Return the kinds of all parts in a recipe's model, objective and layout: these may read from the device."""
     recipe = catalog.find_recipe(name)
     text = json.dumps([fields.encode(part) for part in (recipe.model, recipe.objective, recipe.layout)])
     return {*re.findall(r'"kind": "(\w+)"', text)}

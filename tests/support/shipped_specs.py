@@ -1,4 +1,4 @@
-"""Every model configuration that a shipped recipe trains, and outputs that all runners must agree on."""
+"""A small version of every model that a shipped recipe trains, and outputs that all runners must agree on."""
 
 import contextlib
 from dataclasses import fields, replace

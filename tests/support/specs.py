@@ -1,4 +1,4 @@
-"""Small models in float64 of every kind in the registry, and helpers for tests that run them."""
+"""Specifications of small models of every kind in the registry, and helpers that build and run them in float64."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ from lengthwise.nn.position import FIRE, ALiBi, Learned, Position, Randomized, R
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.testing import laws_of_models
 
-BASE, build_rows, compute_logits = laws_of_models.SMALL, laws_of_models.build_rows, laws_of_models.compute_logits
+BASE, build_rows, compute_logits = laws_of_models.SMALL_MODEL, laws_of_models.build_rows, laws_of_models.compute_logits
 READS, WRITES = laws_of_models.READS, laws_of_models.WRITES
 LENGTHS, LOOPS = list(laws_of_models.LENGTHS), list(laws_of_models.LOOPS)
 FIELD_VALUES = {tuple[int, ...]: (3,), int: 1, str: "x", Position: RoPE()}  # for fields without a default
@@ -114,7 +114,7 @@ def list_ids(pairs):
 
 
 def choose_covering(features):
-    """Given the set of features of each key, choose few keys that together have all features."""
+    """Return few keys that together have all features; ``features`` maps each key to the set of its features."""
     left, chosen = dict(features), []
     while any(left.values()):
         chosen.append(max(left, key=lambda one: len(left[one])))

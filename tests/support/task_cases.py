@@ -37,10 +37,10 @@ CASES = TASKS if LONG else [task for task in TASKS if task in FEW_TASKS or task 
 def shrink_sizes(task, monkeypatch):
     """Make the laws try fewer sizes, and fewer and smaller problems of tasks that are slow to draw or parse."""
     if LONG:
-        monkeypatch.setattr(laws_of_tasks, "SIZES_BETWEEN", 200)
+        monkeypatch.setattr(laws_of_tasks, "BETWEEN_COUNT", 200)
     elif isinstance(task, (Maze, BracketedArithmetic, SolveEquation, Sudoku)):
-        monkeypatch.setattr(laws_of_tasks, "LARGEST_ABOVE", {1: 4 if isinstance(task, Maze) else 12})
-        monkeypatch.setattr(laws_of_tasks, "SIZES_BETWEEN", 3)
+        monkeypatch.setattr(laws_of_tasks, "MAX_SIZE_ABOVE", {1: 4 if isinstance(task, Maze) else 12})
+        monkeypatch.setattr(laws_of_tasks, "BETWEEN_COUNT", 3)
         monkeypatch.setattr(laws_of_tasks, "POOL_SIZE", 100)
 
 
@@ -69,5 +69,5 @@ def list_sizes(task, count=5, repeats=8):
 
 def to_texts(task, problems):
     """Return prompts and answers as text, in the task's own symbols and order."""
-    prompts, answers = zip(*laws_of_tasks.prompts_and_answers(task, problems), strict=True)
+    prompts, answers = zip(*laws_of_tasks.decode_problems(task, problems), strict=True)
     return list(prompts), list(answers)

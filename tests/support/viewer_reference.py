@@ -14,11 +14,11 @@ from lengthwise.rasp.programs import find_program
 from lengthwise.runners.plain import Plain
 
 RULES = lw.Oracle(), lw.Converged(), lw.MaxConfidence()
-CLEAR = 1e-4  # log probabilities this far apart are ordered alike in every implementation
+MIN_LOG_GAP = 1e-4  # log probabilities this far apart are ordered alike in every implementation
 
 
 def draw_prompts(recipe, count, max_size, seed=0):
-    """Return ``count`` prompts of growing sizes, as typed text, drawn from uniform problems and each family in turn."""
+    """Return ``count`` prompts of growing sizes, as typed text, from uniform problems and each family in turn."""
     draw = lw.stream(seed, "thinking", recipe.task.name)
     kinds = ["uniform", *(family.name for family in recipe.task.families)]
     found = []
@@ -48,15 +48,15 @@ def compute_reference(weights, prompt):
 
 
 def _find_stopping_loops(model, recipe, batch):
-    """Return, for each rule in ``RULES``, the loops at which it may stop: one, or several if rounding decides. The dict
-    is empty for models that stopping rules do not apply to."""
+    """Return, for each rule in ``RULES``, the numbers of loops after which it may stop; there are several if rounding
+    decides. The dict is empty for models to which stopping rules do not apply."""
     if recipe.layout.decodes or not recipe.loops.adapts:
         return {}
     answers = zip(RULES, predict_by_rules(model, recipe, batch, RULES), strict=True)
     found = {type(rule).__name__: [int(one.loops)] for rule, one in answers}
     limit = lw.MaxConfidence().limit(recipe.loops.planned(batch.rounds))
     sure = trace_loops(model, batch, limit, recipe.layout.end_id(recipe.task)).confidence[:, 0]
-    return found | {"MaxConfidence": (1 + (sure > sure.max() - CLEAR).nonzero()[:, 0]).tolist()}
+    return found | {"MaxConfidence": (1 + (sure > sure.max() - MIN_LOG_GAP).nonzero()[:, 0]).tolist()}
 
 
 def _compute_states(task, problems):

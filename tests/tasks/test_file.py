@@ -24,7 +24,7 @@ from lengthwise.nn.convolution import Convolution
 from lengthwise.runs.folder import get_runs_folder
 from lengthwise.tasks.problem_file import PARTS, STAND_INS, list_errors
 from lengthwise.testing import laws_of_tasks
-from lengthwise.testing.laws_of_tasks import prompts_and_answers
+from lengthwise.testing.laws_of_tasks import decode_problems
 from lengthwise.training.trainer import try_training
 from lengthwise.training.validation import Validator
 
@@ -65,8 +65,7 @@ def test_files_satisfy_the_laws_of_tasks(name, request, monkeypatch):
 def test_splits_are_disjoint_and_cover_all_problems(parities):
     parts = [parities.select_part(purpose) for purpose in PARTS]
     prompts = [
-        {p for p, _ in prompts_and_answers(part, part.sample_natural(4000, 1, 10, lw.stream(0, "pool")))}
-        for part in parts
+        {p for p, _ in decode_problems(part, part.sample_natural(4000, 1, 10, lw.stream(0, "pool")))} for part in parts
     ]
     assert sum(map(len, prompts)) == len(set.union(*prompts)) == 2**11 - 2
     shares = [len(found) / (2**11 - 2) for found in prompts]
@@ -86,9 +85,7 @@ def test_training_validation_and_tests_share_no_prompt(parities, source):
     validation = [data.draw_validation_problems(recipe, 200), draw(8, 100, step=3)]
     test = [*(draw(size, 100) for size in (7, 8, 10)), draw(9, 100, kind="natural")]
     test.append(all_problems(recipe, (8,)))  # as families measure short sizes
-    prompts = [
-        {p for part in parts for p, _ in prompts_and_answers(parities, part)} for parts in (train, validation, test)
-    ]
+    prompts = [{p for part in parts for p, _ in decode_problems(parities, part)} for parts in (train, validation, test)]
     assert len(prompts[0]) > 200 and min(map(len, prompts)) > 50 and sum(map(len, prompts)) == len(set.union(*prompts))
 
 
@@ -96,7 +93,7 @@ def test_no_problem_is_repeated_before_all_were_drawn_or_attacked(parities):
     there = len(parities.select_part("test").enumerate([9], 1000))
     for count in (there, 3 * there):
         problems = data.draw_recipe_problems(build_recipe(parities), 9, count, seed=0)
-        assert len({p for p, _ in prompts_and_answers(parities, problems)}) == there
+        assert len({p for p, _ in decode_problems(parities, problems)}) == there
     recipe = build_recipe(parities)
     found = attack(lw.Weights("own", recipe, recipe.build()), tries=10_000)
     tests = sum(len(parities.select_part("test").enumerate([size], 1000)) for size in range(1, 11))
@@ -169,7 +166,7 @@ def test_csv_json_lines_and_rows_in_memory_give_equal_problems(tmp_path):
         writer.writerows(rows)
     table = lw.File(str(tmp_path / "rows.csv"))
     one, other = (task.enumerate([3], 100) for task in (lines, table))
-    assert prompts_and_answers(lines, one) == prompts_and_answers(table, other) and other.rounds.tolist() == [7] * 24
+    assert decode_problems(lines, one) == decode_problems(table, other) and other.rounds.tolist() == [7] * 24
     (tmp_path / "bad.csv").write_text("prompt,answer,size\n1,1,1\n0,0,x\n", encoding="utf-8")
     with pytest.raises(lw.UsageError, match=r"bad.csv: line 3: size must be a whole number"):
         lw.File(str(tmp_path / "bad.csv"))
@@ -344,7 +341,7 @@ def test_files_of_any_number_of_symbols_are_trained_on_and_measured(tmp_path, co
     assert len(task.symbols) == count
     recipe = build_recipe(task)
     assert int(data.draw_batch(recipe, 0)[0].inputs.tokens.max()) < count + 2
-    drawn = prompts_and_answers(task, data._draw_step_problems(recipe, 0, 0))
+    drawn = decode_problems(task, data._draw_step_problems(recipe, 0, 0))
     assert {*drawn} <= {(row["prompt"], row["answer"]) for row in rows}
     (score,) = evaluate(lw.Weights("own", recipe, try_training(recipe, CPU).model), [7], samples=5)
     assert score.count == 5

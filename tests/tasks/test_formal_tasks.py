@@ -19,7 +19,7 @@ from lengthwise.tasks.languages import CountedBlocks, Dyck, StackManipulation
 from lengthwise.tasks.modular_arithmetic import BracketedArithmetic, ModularArithmetic, SolveEquation
 from lengthwise.tasks.recall import Recall
 from lengthwise.tasks.strings import MissingDuplicate
-from lengthwise.testing.laws_of_tasks import prompts_and_answers
+from lengthwise.testing.laws_of_tasks import decode_problems
 
 GROUP_ORDERS = {"S3": factorial(3), "S4": factorial(4), "A5": 60, "S5": factorial(5), "Z2": 2, "Z60": 60}
 GROUP_TASKS = [GroupWords(group, each) for group in GROUP_ORDERS for each in (True, False)]
@@ -31,7 +31,7 @@ TASK_FORMS += [MultiOperandAddition(2, "most"), MultiOperandAddition(7)]
 
 def draw_family(task, name, size, count=50):
     (family,) = choose_families(task.families, [name], task.name)
-    return prompts_and_answers(task, family.sample(torch.full((count, 1), size), lw.stream(0, name)))
+    return decode_problems(task, family.sample(torch.full((count, 1), size), lw.stream(0, name)))
 
 
 @pytest.mark.parametrize("task", TASK_FORMS, ids=repr)
@@ -101,7 +101,7 @@ def test_brackets_have_the_form_of_their_family():
 
 def test_a_letter_s_last_digit_is_recalled():
     task = Recall()
-    assert prompts_and_answers(task, task.parse("a3b1a7 bab")) == [("a3b1a7bab", "171")]
+    assert decode_problems(task, task.parse("a3b1a7 bab")) == [("a3b1a7bab", "171")]
     assert all(len({*word[:12:2]}) == 1 and {*answer} == {word[11]} for word, answer in draw_family(task, "one-key", 6))
 
 
@@ -112,14 +112,14 @@ def test_arithmetic_is_nested_in_the_form_of_its_family():
     assert all(word[0] + word[6] + word[12] == "(" + word[6] + ")" for word, _ in draw_family(task, "balanced", 4))
     middle = r"\(\d.\(\(\d.\(\(\d.\d\).\d\)\).\d\)\)"
     assert all(re.fullmatch(middle, word) for word, _ in draw_family(task, "nested-from-both-ends", 6))
-    uniform = prompts_and_answers(task, task.sample(torch.full((500, 1), 4), lw.stream(0)))
+    uniform = decode_problems(task, task.sample(torch.full((500, 1), 4), lw.stream(0)))
     # All binary trees of four leaves, the fourth Catalan number.
     assert len({re.sub(r"[-+*]", ".", re.sub(r"\d", "1", word)) for word, _ in uniform}) == 5
 
 
 def test_equations_have_one_solution_and_x_at_any_position():
     task = SolveEquation(7)
-    problems = prompts_and_answers(task, task.sample(torch.full((300, 1), 5), lw.stream(0)))
+    problems = decode_problems(task, task.sample(torch.full((300, 1), 5), lw.stream(0)))
     assert len({word.index("x") for word, _ in problems}) > 5
     for word, answer in problems:
         assert [str(x) for x in range(7) if eval(word.replace("x", str(x)).replace(":", "-")) % 7 == 0] == [answer]
@@ -127,10 +127,10 @@ def test_equations_have_one_solution_and_x_at_any_position():
 
 def test_a_stack_is_written_from_its_top():
     task = StackManipulation()
-    assert prompts_and_answers(task, task.parse("abb-A")) == [("abb-A", "aba")]
+    assert decode_problems(task, task.parse("abb-A")) == [("abb-A", "aba")]
     assert {answer for word, answer in draw_family(task, "pops", 8) if word.count("-") >= 4} == {"."}
     assert all(answer == word[::-1] for word, answer in draw_family(task, "no-actions", 8))
-    uniform = prompts_and_answers(task, task.sample(torch.full((300, 1), 6), lw.stream(0)))
+    uniform = decode_problems(task, task.sample(torch.full((300, 1), 6), lw.stream(0)))
     assert {len(re.match("[ab]+", word)[0]) for word, _ in uniform} == {1, 2, 3, 4, 5, 6}
 
 
@@ -145,6 +145,6 @@ def test_roots_of_squares_and_of_numbers_one_below_are_right():
 def test_a_carry_passes_through_all_columns_of_several_numbers():
     task = MultiOperandAddition()
     (family,) = choose_families(task.families, ["one-carry-throughout"], task.name)
-    for word, answer in prompts_and_answers(task, family.sample(torch.tensor([[4, 9]] * 50), lw.stream(0))):
+    for word, answer in decode_problems(task, family.sample(torch.tensor([[4, 9]] * 50), lw.stream(0))):
         assert answer == "0" * 9 + "1" and len(word) == 39
     assert task.to_text(task.parse("12+7+105").prompt[0]) == "012+007+105"

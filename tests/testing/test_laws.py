@@ -23,7 +23,7 @@ from lengthwise.testing.laws_of_tasks import question_describes_the_task
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 EXPECTED_NAMES = "name a module of your own, e.g. own_task for own_task.py, or a file of problems (.jsonl or .csv)"
-NEITHER = f"neither in {EXAMPLES} nor among the installed packages"
+NOT_FOUND = f"neither in {EXAMPLES} nor among the installed packages"
 # ``ExternalModule`` stands for a module passed in from Python and cannot be built without one. Tasks and layouts are
 # tested by their laws in many variants in their own tests.
 PARTS = [(kind, part) for kind in catalog.list_parts() for part in list_parts(kind) if type(part) is not ExternalModule]
@@ -146,7 +146,7 @@ class _AsksQuestion(_Reverse):
 
 
 @dataclass(frozen=True)
-class _Spec(lw.ModelSpec):
+class _ModuleSpec(lw.ModelSpec):
     """A model specification that builds a module of this file by name."""
 
     module: str = "CorrectModule"
@@ -171,7 +171,7 @@ class CorrectModule(nn.Module):
 
 
 class WrongMix(CorrectModule):
-    """A module that mixes positions wrongly; the name of its subclass says how."""
+    """A module that mixes positions wrongly, as the name of its subclass says."""
 
     def mix(self, x, padding_mask):
         match type(self).__name__:
@@ -190,8 +190,8 @@ class WrongMix(CorrectModule):
         return x
 
 
-MIXES = "SumsRows", "AddsFirst", "LooksAhead", "AddsNoise", "NaNInLongRows", "FailsOnLongRows"
-WRONG_MIXES = [type(name, (WrongMix,), {}) for name in MIXES]
+WRONG_MIX_NAMES = "SumsRows", "AddsFirst", "LooksAhead", "AddsNoise", "NaNInLongRows", "FailsOnLongRows"
+WRONG_MIXES = [type(name, (WrongMix,), {}) for name in WRONG_MIX_NAMES]
 
 
 class SumsPadding(CorrectModule):
@@ -281,7 +281,7 @@ class _WrongLoss(lw.Final):
 
 
 class _NoSteps(lw.Final):
-    """An objective in which only ``steps``, which training calls, is wrong."""
+    """An objective that is wrong only in ``steps``, which training calls."""
 
     def steps(self, runner, batch, loops, generator):
         yield from ()
@@ -385,7 +385,7 @@ class _WithoutDocstring(lw.Oracle):
 
 @dataclass(frozen=True)
 class _ChangedByJson(lw.Oracle):
-    """A rule that changes when it is written as JSON and read back."""
+    """A rule that differs from its copy that was written as JSON and read back."""
 
     def __post_init__(self):
         object.__setattr__(self, "more", self.more + 1)
@@ -454,16 +454,16 @@ LAW_BREAKERS = {
     "natural_problems_are_as_requested": _WrongTask(fault="shallow"),
     "families_are_named": _WrongTask(fault="nameless"),
     "enumerate_lists_every_problem_once": _WrongTask(fault="twice"),
-    "outputs_are_logits": _Spec("ReturnsProbabilities"),
-    "logits_do_not_depend_on_other_rows": _Spec("SumsRows"),
-    "padding_is_ignored": _Spec("SumsPadding"),
-    "the_order_of_rows_does_not_matter": _Spec("AddsFirst"),
-    "causal_models_do_not_look_ahead": _Spec("LooksAhead"),
+    "outputs_are_logits": _ModuleSpec("ReturnsProbabilities"),
+    "logits_do_not_depend_on_other_rows": _ModuleSpec("SumsRows"),
+    "padding_is_ignored": _ModuleSpec("SumsPadding"),
+    "the_order_of_rows_does_not_matter": _ModuleSpec("AddsFirst"),
+    "causal_models_do_not_look_ahead": _ModuleSpec("LooksAhead"),
     "carried_states_continue_a_run": _HiddenLoopCountSpec(),
-    "every_parameter_affects_logits": _Spec("UnusedParameter"),
-    "weights_come_from_the_seed": _Spec("UnseededWeights"),
-    "evaluation_is_deterministic": _Spec("AddsNoise"),
-    "long_rows_have_finite_logits": _Spec("NaNInLongRows"),
+    "every_parameter_affects_logits": _ModuleSpec("UnusedParameter"),
+    "weights_come_from_the_seed": _ModuleSpec("UnseededWeights"),
+    "evaluation_is_deterministic": _ModuleSpec("AddsNoise"),
+    "long_rows_have_finite_logits": _ModuleSpec("NaNInLongRows"),
     "decoding_in_pieces_gives_the_same_logits": build_small_spec(_ForgetfulSumSpec()),
     "every_row_has_a_limit": _LimitBelowOne(),
     "chosen_loop_was_run": _LoopNotRun(),
@@ -515,7 +515,7 @@ DESCRIBED_CASES = [
         "enumerated problem '0' has the answer '0', where reference says ''",
     ),
     ("inputs_hide_the_answer", _TargetsInInputs(), "a different answer changes tokens at position"),
-    ("long_rows_have_finite_logits", _Spec("FailsOnLongRows"), "RuntimeError in test_laws.py, line "),
+    ("long_rows_have_finite_logits", _ModuleSpec("FailsOnLongRows"), "RuntimeError in test_laws.py, line "),
     ("the_loss_is_a_number", _NoSteps(), "`steps` yields no loss"),
     ("the_loss_is_a_number", _ValueSteps(), "_ValueSteps must return lw.Loss(value, logs)"),
     ("question_describes_the_task", _WithoutQuestion(), "'Digits → digits'; it must be a sentence on one line"),
@@ -536,8 +536,8 @@ def test_small_tasks_satisfy_all_laws(kind):
 
 
 def test_randomness_of_a_model_is_reported_first():
-    """The model breaks the laws on padding and on other rows only because it is random."""
-    _, first, second, *_ = laws.check_laws(_Spec("AddsNoise"), "", list_laws(lw.ModelSpec)).broken  # _: of its name
+    """This model breaks the laws on padding and on other rows only because its outputs are random."""
+    _, first, second, *_ = laws.check_laws(_ModuleSpec("AddsNoise"), "", list_laws(lw.ModelSpec)).broken  # _: its name
     assert first.law == "In evaluation, computing a row twice gives the same logits."
     assert second.failing_case == "the logits of a row of 5 tokens change when longer rows are in the batch"
 
@@ -564,7 +564,7 @@ def test_recipes_and_studies_are_checked():
     recipe = replace(lw.find("looped-parity"), name="own-parity", watch=lw.Watch(10, (50,)), steps=3, batch=2)
     told = [one.failing_case for one in lw.check(recipe).broken]
     assert told == ["the recipe trains on sizes up to 20, but watch.sizes contains 50"]
-    ahead = lw.check(recipe.change(model=_Spec("LooksAhead"), loops=lw.Constant(), watch=lw.Watch())).broken
+    ahead = lw.check(recipe.change(model=_ModuleSpec("LooksAhead"), loops=lw.Constant(), watch=lw.Watch())).broken
     assert any("LooksAhead looks ahead" in one.failing_case for one in ahead)
     wrong = laws.check_recipes({"called": lambda: recipe}).broken
     case = "the function or key is called called, but the recipe's name is own-parity"
@@ -669,7 +669,7 @@ def test_laws_broken_for_the_same_cause_are_reported_once():
         ("own_figure", "own_figure: defines no part, recipe or study; a part is a dataclass that subclasses "
                        "e.g. lw.Task"),
         *((name, f"check {name}: {EXPECTED_NAMES}") for name in ("own_task.py", "../x.py", "looped-parity", "one,two")),
-        ("no_such_module", f"check no_such_module: there is no module no_such_module, {NEITHER}"),
+        ("no_such_module", f"check no_such_module: there is no module no_such_module, {NOT_FOUND}"),
     ],
 )  # fmt: skip
 def test_a_name_without_a_module_of_parts_is_refused_in_one_line(name, message, monkeypatch):
@@ -706,7 +706,7 @@ class LeakingSquares(Squares):
 MODULES |= {cls.__name__: cls for cls in (Squares, LeakingSquares)}
 
 
-class _GridSpec(_Spec):
+class _GridSpec(_ModuleSpec):
     """A specification that names grids as the problems to check it on."""
 
     checked_on = lw.find("looped-maze").task, lw.Grid()
@@ -714,7 +714,7 @@ class _GridSpec(_Spec):
 
 def test_a_part_is_checked_on_the_problems_it_names():
     """A model that refuses random rows breaks laws unless it names suitable problems in ``checked_on``."""
-    assert len(lw.check(_Spec("Squares")).broken) > 3
+    assert len(lw.check(_ModuleSpec("Squares")).broken) > 3
     assert [
         one.failing_case for one in lw.check(_GridSpec("Squares")).broken if "starts with _" not in one.failing_case
     ] == []
