@@ -64,9 +64,7 @@ def test_a_larger_set_begins_with_the_smaller_and_another_seed_gives_other_probl
     whole = list_prompts(found)
     assert len(whole) == 2000 == len(set(whole)) and list_prompts(draw_small_set(700)) == whole[:700]
     assert len(set(list_prompts(draw_small_set(700, seed=1))) & set(whole)) < 100
-    assert all(
-        answer == lw.Addition().reference(prompt) for prompt, answer in decode_problems(lw.Addition(), found)
-    )
+    assert all(answer == lw.Addition().reference(prompt) for prompt, answer in decode_problems(lw.Addition(), found))
 
 
 def test_a_set_is_drawn_in_chunks_without_duplicates():
