@@ -33,7 +33,7 @@ from fillers import claims, exact_match, records, run_tables, stopping
 from fillers.results import ROOT
 
 from lengthwise.api import catalog
-from lengthwise.cli.records import RECORDS
+from lengthwise.cli.records import RECORDS_FILE
 from lengthwise.registry import sources
 
 PAGES = [ROOT / "README.md", ROOT / "results" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -74,8 +74,8 @@ def main() -> None:
         if (new := fill_page(text)) != text:
             page.write_text(new)
             print(f"filled {page.relative_to(ROOT)}", file=sys.stderr)
-    sources.MEMBERS.write_text(format_family_members())
-    RECORDS.write_text(records.format_records_json("docs/records.toml"))
+    sources.MEMBERS_FILE.write_text(format_family_members())
+    RECORDS_FILE.write_text(records.format_records_json("docs/records.toml"))
 
 
 def format_family_members() -> str:

@@ -1,4 +1,4 @@
-"""``python -m lengthwise``, and the command ``lengthwise``."""
+"""Run ``python -m lengthwise`` and the command ``lengthwise``."""
 
 from lengthwise.base import process
 

@@ -29,7 +29,7 @@ from lengthwise.base.results import MATRIX_LENGTH_FACTORS
 from lengthwise.base.score_rows import Row, format_scaled, format_share, format_size
 from lengthwise.recipes.looped import METHODS, Scale, build_variation
 from lengthwise.report.matrix import SCORE_KEYS, build_matrix_rows, format_cell_foot
-from lengthwise.studies.looped import TEST_LENGTHS, scaled_test_length
+from lengthwise.studies.looped import TEST_LENGTHS, scale_test_length
 
 UNFITTED_NOTE = " † not fitted: below .99 at its training length."
 
@@ -148,7 +148,7 @@ def write_method_table(*folders: str) -> str:
     count = 0
     for task, together in zip(TEST_LENGTHS, folders, strict=True):
         known = [folder for folder in together.split("+") if (ROOT / folder).exists()]
-        sizes = format_size(build_variation(task, "fop", scale).sizes(scaled_test_length(task, scale)))
+        sizes = format_size(build_variation(task, "fop", scale).sizes(scale_test_length(task, scale)))
         unfit = {name for folder in known for name in describe_unfitted(folder)}
         cells, seeds = [], set()
         for name in (build_variation(task, method, scale).name for method in METHODS):

@@ -15,7 +15,7 @@ from torch import nn
 from lengthwise.api import arguments, catalog
 from lengthwise.api.checking import check
 from lengthwise.api.depth import depth
-from lengthwise.api.runs import Factory, Run, pool_by_recipe, resolve_scores, train_seeds
+from lengthwise.api.runs import ModuleFactory, Run, pool_by_recipe, resolve_scores, train_seeds
 from lengthwise.base import fields
 from lengthwise.base.errors import Interrupted
 from lengthwise.base.formatting import Listing
@@ -71,7 +71,7 @@ from lengthwise.tasks.strings import Copy
 from lengthwise.training import loop, stacked
 from lengthwise.training.arithmetic import Matmul, computation_settings
 
-Trained = Run | Weights | str | Path | nn.Module
+WeightsSource = Run | Weights | str | Path | nn.Module
 
 
 # Training
@@ -79,7 +79,7 @@ Trained = Run | Weights | str | Path | nn.Module
 
 @overload
 def train(
-    recipe: Recipe | str | ModelSpec | nn.Module | Factory | None = None,
+    recipe: Recipe | str | ModelSpec | nn.Module | ModuleFactory | None = None,
     *changes: str,
     name: str | None = None,
     task: Task | str | None = None,
@@ -107,10 +107,10 @@ def train(
     keep_state: bool = False,
 ) -> Run: ...
 @overload
-def train(*args: Any, seeds: int, **named: Any) -> list[Run]: ...
+def train(*args: Any, seeds: int, **options: Any) -> list[Run]: ...
 @fields.validate_arguments
 def train(
-    recipe: Recipe | str | ModelSpec | nn.Module | Factory | None = None,
+    recipe: Recipe | str | ModelSpec | nn.Module | ModuleFactory | None = None,
     *changes: str,
     name: str | None = None,
     task: Task | str | None = None,
@@ -192,14 +192,13 @@ def train_stacked(
     graphs: bool = True,
 ) -> list[Run]:
     """Train several seeds of a recipe together, in one process with their weights stacked, and return their runs. Each
-    run has its own folder, and equals a run of ``train``. This is meant for a GPU; on a CPU it saves time only for tiny
-    models.
+    run has its own folder and the results of ``train``. On a CPU, stacking saves time only for tiny models.
 
     ``seeds`` is the number of seeds; the first is the recipe's own. ``recipe``, ``changes``, ``task``, ``device``,
     ``matmul``, ``track``, ``threads``, ``save_every``, ``quiet``, ``wait`` and ``graphs`` are as for ``train``; a torch
     module is not changed.
 
-    A run that diverges is not ``done``, and the others continue. Raises the errors of ``train``, and
+    A run that diverges is not ``done``; the other runs continue. Raises the errors of ``train``, and
     UsageError for a model that draws random numbers in training, as dropout does.
     """
     first = arguments.resolve_recipe(recipe, task).change(changes)
@@ -216,7 +215,7 @@ def train_stacked(
 
 @fields.validate_arguments
 def evaluate(
-    weights: Trained,
+    weights: WeightsSource,
     lengths: AnySize | Iterable[AnySize] | None = None,
     *,
     task: Task | str | None = None,
@@ -237,7 +236,7 @@ def evaluate(
     """Measure exact match on fresh problems; return a Score per length.
 
     ``weights`` is a run, weights, the name of shipped weights, a folder of a run or weights, or any torch module that
-    maps tokens "b t" to logits "b t v" (if its ``forward`` has a parameter ``padding_mask``, it gets that mask too).
+    maps tokens "b t" to logits "b t v" (a ``forward`` with a parameter ``padding_mask`` gets the mask too).
     ``lengths`` is a size or several, by default 1, 1.5, 2, 3 and 5 times the training length; a task of two sizes takes
     pairs, or a number for both.
 
@@ -311,11 +310,11 @@ def problems(
     return ProblemSet(chosen, Problems.join([*drawn]))
 
 
-Compared = Scores | Run | str | Path
+ScoreSource = Scores | Run | str | Path
 
 
 def compare(
-    first: Compared | Sequence[Compared], *others: Compared | Sequence[Compared]
+    first: ScoreSource | Sequence[ScoreSource], *others: ScoreSource | Sequence[ScoreSource]
 ) -> Comparison | PooledComparison:
     """Compare scores, or the scores that runs have saved.
 
@@ -329,7 +328,7 @@ def compare(
     with a 95 % interval over problems, which is paired if ``evaluate`` returned both for the same problems. The
     interval does not cover the spread between training seeds.
 
-    Both have ``rows()``, ``frame()``, ``plot()`` and ``savefig("x.pdf")``; the pooled result also has ``to_latex()``.
+    Both results have ``rows()``, ``frame()``, ``plot()`` and ``savefig("x.pdf")``; the pooled one also ``to_latex()``.
 
     Raises UsageError if the scores share no size or are of different tasks, or if a run has no scores.
     """
@@ -356,8 +355,8 @@ def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[N
 
 @fields.validate_arguments
 def families(task: Task | str, *changes: str) -> dict[str, str]:
-    """Return a task's families of structured problems: a description of each, by name. ``task`` is a Task or its name,
-    ``changes`` are texts such as ``"base=2"``."""
+    """Return the description of each of a task's families of structured problems, by the family's name. ``task`` is a
+    Task or its name, ``changes`` are texts such as ``"base=2"``."""
     return {family.name: family.about for family in arguments.resolve_task(task, changes).families}
 
 
@@ -384,5 +383,5 @@ def list_models(*words: str) -> Listing:
 
 
 def _list_parts(parts: Mapping[str, type], words: Sequence[str]) -> Listing:
-    about = {name: sources.first_sentence(inspect.getdoc(cls) or "") for name, cls in parts.items()}
+    about = {name: sources.extract_first_sentence(inspect.getdoc(cls) or "") for name, cls in parts.items()}
     return Listing(sources.filter_entries(about, arguments.resolve_texts(words, "words")))

@@ -31,11 +31,11 @@ from lengthwise.runs.run import load as load_weights
 from lengthwise.tasks import Task
 from lengthwise.training.checkpoint import continue_from
 
-MAX_SIZES = 10_000
+MAX_SIZE_COUNT = 10_000
 
 
 def resolve_recipe(recipe: object, task: Task | str | None) -> Recipe:
-    """Return the recipe for an argument: a recipe, its name, or a user's own model with its task."""
+    """Return the recipe that an argument means: a recipe, its name, or a user's own model with its task."""
     if isinstance(recipe, Recipe):
         return recipe
     if isinstance(recipe, str):
@@ -85,7 +85,7 @@ def resolve_weights(
     loops: Loops | None,
     trained_to: int | None,
 ) -> Weights:
-    """Return the weights for an argument: weights, a run, a name, a folder, or a torch module."""
+    """Return the weights that an argument means: weights, a run, a name, a folder, or a torch module."""
     settings = {name: value for name, value in (("layout", layout), ("loops", loops)) if value is not None}
     if isinstance(weights, nn.Module):
         if task is None:
@@ -113,15 +113,15 @@ def resolve_sizes(lengths: object, task: Task) -> list[AnySize]:
     if isinstance(listed, str) or not isinstance(listed, Iterable) or getattr(listed, "ndim", 1) == 0:
         raise UsageError(f"lengths: {quote(lengths)} is neither a size nor a list of sizes, such as [8, 12]")
     sizes: list[AnySize] = []
-    for size in islice(listed, MAX_SIZES + 1):
+    for size in islice(listed, MAX_SIZE_COUNT + 1):
         parts = tuple(size) if isinstance(size, (tuple, list)) else (size,)  # in JSON, pairs are lists
         # numpy's whole numbers are sizes too.
         are_whole = all(isinstance(part, Integral) and not isinstance(part, bool) for part in parts)
         if not are_whole or not all(0 < int(part) <= 10**6 for part in parts):
             raise UsageError(f"lengths: {quote(size)} is not a size: a size is a whole number from 1 to a million")
         sizes.append(tuple(map(int, parts)) if isinstance(size, (tuple, list)) else int(size))
-    if not 1 <= len(sizes) <= MAX_SIZES:
-        raise UsageError(f"lengths: give between 1 and {MAX_SIZES:,} sizes")
+    if not 1 <= len(sizes) <= MAX_SIZE_COUNT:
+        raise UsageError(f"lengths: give between 1 and {MAX_SIZE_COUNT:,} sizes")
     return sizes
 
 
@@ -156,8 +156,8 @@ def build_training_recipe(
     parent: Run | str | Path | None,
     settings: dict[str, Any],
 ) -> Recipe:
-    """Return the recipe to train: the given recipe or, if it is None, the parent's, changed by the fields in
-    ``settings`` that are not None, and by ``changes``."""
+    """Return the recipe to train: ``recipe`` or, if it is None, the parent's recipe, with the fields in ``settings``
+    that are not None, and then with ``changes``."""
     parent_folder = parent.folder if isinstance(parent, Run) else parent
     if parent_folder is not None and (recipe is None or (isinstance(recipe, str) and "=" in recipe)):
         changes = (recipe, *changes) if isinstance(recipe, str) else changes

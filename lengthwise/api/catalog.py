@@ -33,13 +33,13 @@ from lengthwise.registry import import_folder, sources
 from lengthwise.tasks import Task
 
 _BASES = (Task, Layout, Lengths, Loops, Source, ModelSpec, Position, MixerSpec, Objective, Stopping, Optimizer)
-PARTS = {kind: next(base for base in _BASES if base.__name__ == name) for kind, name in sources.BASES.items()}
+KIND_BASES = {kind: next(cls for cls in _BASES if cls.__name__ == name) for kind, name in sources.BASE_NAMES.items()}
 
 
 def list_parts() -> dict[str, dict[str, type[Config]]]:
     """Return the classes of parts of recipes by kind and name, including those of imported user modules."""
     import_parts()
-    return {name: find_part_classes(base) for name, base in PARTS.items()}
+    return {name: find_part_classes(base) for name, base in KIND_BASES.items()}
 
 
 def _find_functions(modules: Iterable[ModuleType], return_type: Any) -> dict[str, Callable[..., Any]]:
@@ -101,7 +101,7 @@ def add_module(module: ModuleType) -> None:
     """Register the recipes and studies of a user's own module; its classes are registered by the import itself. Raises
     UsageError if a name is taken."""
     list_parts()  # raises UsageError for names of the package's parts
-    for base in PARTS.values():
+    for base in KIND_BASES.values():
         defined = {cls for cls in iterate_subclasses(base) if cls.__module__ == module.__name__}
         for other in {*iterate_subclasses(base)} - defined:
             # Skip classes that were redefined, e.g. by a reload.
@@ -196,7 +196,7 @@ def find_study(name: str, **choices: Any) -> Study:
 
 
 def _call_function(description: str, function: Callable[[], Any], *, is_own: bool) -> Any:
-    """Return a function's result. An error in a user's own code is turned into a UsageError."""
+    """Call a function and return its result. Turn an error in a user's own code into a UsageError."""
     try:
         return function()
     except (UsageError, KeyboardInterrupt):

@@ -61,9 +61,8 @@ def _check_definition(definition: object) -> Findings:
 
 
 def describe_file(name: str, *, words: bool = False, grid: bool = False) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return the errors in a file of problems, or in a data set's folder, with their line numbers; and, if there are
-    none, pairs (fact, text) about the file. With ``words``, symbols are words; with ``grid``, prompts and answers are
-    grids."""
+    """Return the errors in a file of problems or a data set's folder, with line numbers, and pairs (fact, text) that
+    describe a file without errors. With ``words``, symbols are words; with ``grid``, problems are grids."""
     if errors := list_errors(to_path(name).resolve(), choose_form(words=words, grid=grid)):
         return errors, []
     task = File(name, words=words, grid=grid)

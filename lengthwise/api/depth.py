@@ -23,12 +23,12 @@ COLUMNS = ("weights", "size", "T(n)", *(f"T+{k}" if k else "T" for k in LATER_LO
 
 
 class Fates(PrintedTable, list[Fate]):
-    """The changes of answers and states in the loops after T(n), as a ``Fate`` for each of several sets of weights."""
+    """A list with a ``Fate`` for each set of weights: how its answers and states change in the loops after T(n)."""
 
     title_above = False
 
     def rows(self) -> list[Row]:
-        """Return a row per set of weights and loop."""
+        """Return a row for each loop of each set of weights."""
         return [row for fate in self for row in fate.rows()]
 
     def plot(self, title: str | None = None) -> Drawing:
@@ -57,8 +57,8 @@ class Fates(PrintedTable, list[Fate]):
 
 def _format_span(values: Sequence[float | None], format_value: Callable[[float], str]) -> str:
     """Format the smallest and the largest value of several seeds, or one value if they look the same."""
-    values_known = [value for value in values if value is not None]
-    texts = [format_value(min(values_known)), format_value(max(values_known))] if values_known else ["–"]
+    known_values = [value for value in values if value is not None]
+    texts = [format_value(min(known_values)), format_value(max(known_values))] if known_values else ["–"]
     return " to ".join(dict.fromkeys(texts))
 
 

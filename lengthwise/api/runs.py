@@ -27,7 +27,7 @@ from lengthwise.runs.folder import SHIPPED_FOLDER, RunFolder, get_runs_folder, l
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Factory = Callable[[], nn.Module]
+ModuleFactory = Callable[[], nn.Module]
 
 
 class Run(run.Run):
@@ -71,7 +71,7 @@ class Run(run.Run):
 # Several seeds
 
 
-def build_replicate(module: nn.Module | Factory, seed: int) -> nn.Module:
+def build_replicate(module: nn.Module | ModuleFactory, seed: int) -> nn.Module:
     """Return a copy of a module with new initial weights, drawn by its submodules' ``reset_parameters``; or the module
     that a function builds. Torch's generator is seeded with ``seed``, and restored afterwards."""
     with rng.preserve_generators():
@@ -98,19 +98,19 @@ def build_replicate(module: nn.Module | Factory, seed: int) -> nn.Module:
 
 
 def train_seeds(
-    train: Callable[..., Any], *, recipe: Any, changes: Sequence[str], seed: int | None, seeds: int | None, **named: Any
+    train: Callable[..., Any], *, recipe: Any, changes: Sequence[str], seed: int | None, seeds: int | None, **rest: Any
 ) -> Any:
     """Train one or several seeds and return the run or the runs. A module gets new initial weights for each seed."""
-    if seeds is not None and named["folder"] is not None:
+    if seeds is not None and rest["folder"] is not None:
         raise UsageError("folder: each seed needs its own folder: omit folder or seeds")
     is_own_module = isinstance(recipe, nn.Module) or (callable(recipe) and not isinstance(recipe, (Recipe, ModelSpec)))
     # `resolve_recipe` raises UsageError for anything but a recipe.
-    default_seed = 0 if is_own_module or recipe is None else resolve_recipe(recipe, named["task"]).seed
+    default_seed = 0 if is_own_module or recipe is None else resolve_recipe(recipe, rest["task"]).seed
     first = default_seed if seed is None else seed
     runs = []
     for number in range(first, first + (seeds or 1)):
         argument = build_replicate(recipe, number) if is_own_module else recipe
-        runs.append(train(argument, *changes, seed=number, **named))
+        runs.append(train(argument, *changes, seed=number, **rest))
         if isinstance(recipe, nn.Module) and number == first:
             recipe.load_state_dict(argument.state_dict())
     return runs if seeds is not None else runs[0]

@@ -16,7 +16,7 @@ from lengthwise.ask.inquiry import Inquiry, InquiryRun, Item, draw_items, estima
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Count, NotNegative, Positive, Seed, Size, Whole
 from lengthwise.cli.console import err, print_result, warn
-from lengthwise.cli.options import find_recipe, parse_sizes, requested_kind
+from lengthwise.cli.options import choose_kind, find_recipe, parse_sizes
 from lengthwise.cli.shared import Argument, KindOptions, OutputOptions, ProgressOptions, Words
 from lengthwise.experiment.data import choose_default_sizes
 from lengthwise.experiment.resources import estimate_problems
@@ -112,7 +112,7 @@ def _build_inquiry(args: Options) -> tuple[Inquiry, Sequence[Any]]:
     sizes = parse_sizes(args.lengths) if args.lengths else None
     task = catalog.find_task(args.task, args.changes)
     choices: dict[str, Any] = {"question": args.question, "seed": args.seed or 0}
-    choices |= {"problems": requested_kind(args, task), "examples": args.examples, "max_tokens": args.max_tokens}
+    choices |= {"problems": choose_kind(args, task), "examples": args.examples, "max_tokens": args.max_tokens}
     choices |= {"temperature": None} if args.no_temperature else {}
     if args.like is None:
         default_lengths = (task.round_to_valid_size(size) for size in (1, 2, 4, 8, 16) if size >= task.smallest)

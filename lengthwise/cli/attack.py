@@ -17,7 +17,7 @@ from lengthwise.runs.run import choose_device, load
 from lengthwise.training.arithmetic import computation_settings
 
 MAX_CELL_CHARACTERS = 34  # maximum characters of a prompt or an answer in the table
-ORIGINS = 8  # maximum number of origins in the table
+MAX_ORIGINS = 8  # maximum number of origins in the table
 
 
 @dataclass(kw_only=True)
@@ -30,12 +30,12 @@ class Options(ComputeOptions, OutputOptions):
     lengths: str | None = None
     seconds: Positive = 30.0  # S: time of the search (default: 30)
     tries: Count | None = None  # N: stop after about N problems; the same seed then finds the same failures
-    # RULE: another stopping rule than the recipe's, e.g. Oracle, After(loops=10), MaxConfidence(extra=20)
+    # RULE: a stopping rule to use instead of the recipe's, e.g. Oracle, After(loops=10), MaxConfidence(extra=20)
     stopping: Texts = ()
 
 
 def run(args: Options) -> int:
-    """Search for failures; return 0 whether or not there are any."""
+    """Search for wrong answers and print them; return the exit status 0."""
     weights = load(args.weights, choose_device(args.device))
     rule = parse_single_rule(args.stopping)
     sizes = parse_sizes(args.lengths) if args.lengths else None
@@ -53,8 +53,8 @@ def run(args: Options) -> int:
             cell.truncate(MAX_CELL_CHARACTERS, overflow="ellipsis")
         shortest.add_row(*cells, format_share(row["confidence"], 3), row["origin"])
     origins = FittedTable("from", "tries", "fail", left_aligned=("from",), title="failures by origin")
-    for row in result["origins"][:ORIGINS]:
+    for row in result["origins"][:MAX_ORIGINS]:
         origins.add_row(row["origin"], str(row["tries"]), format_share(row["share"], 3))
-    if len(result["origins"]) > ORIGINS:
-        origins.caption = f"{len(result['origins']) - ORIGINS} further origins fail at most as often"
+    if len(result["origins"]) > MAX_ORIGINS:
+        origins.caption = f"{len(result['origins']) - MAX_ORIGINS} further origins fail at most as often"
     return print_result(args, result, shortest, "", origins, "", summary)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lengthwise.experiment.resources import ResourceEstimate
     from lengthwise.runs.run import Run
 
-ANNOUNCE_SECONDS = 60.0  # seconds; longer durations are announced in advance
+ANNOUNCE_SECONDS = 60.0  # longer work is announced in advance
 MAX_TABLE_ROWS = 200  # maximum number of rows in a rich table
 
 out = Terminal()
@@ -50,7 +50,7 @@ def print_result(args: OutputOptions, result: Any, *renderables: Any) -> int:
 
 
 def print_files(args: OutputOptions, files: Sequence[Path], *renderables: Any, **result: Any) -> int:
-    """Print other results and, below them, the paths of files that were written; return the exit status 0."""
+    """Print results and, below them, the paths of files that were written; return the exit status 0."""
     return print_result(args, {"files": [*map(str, files)]} | result, *renderables, "\n".join(map(str, files)))
 
 
@@ -67,24 +67,24 @@ def has_code_changed(run: Run, model: nn.Module | None = None) -> bool:
     return bool(changed)
 
 
-def save_page(args: OutputOptions, file: str, page: str, **extra: Any) -> int:
-    """Write a page to a file and print its path and size, with ``extra`` in the JSON; return the exit status 0."""
+def save_page(args: OutputOptions, file: str, page: str, **extra_results: Any) -> int:
+    """Write an HTML page, and print its path and size, with ``extra_results`` in the JSON; return the exit status 0."""
     from lengthwise.viewer.document import write_page
 
     path, size = write_page(file, page), len(page.encode())
     written = f"{path}  {size / 1e6:.1f} MB: open it in a browser; it works offline"
-    return print_result(args, {"file": str(path), "bytes": size, **extra}, written)
+    return print_result(args, {"file": str(path), "bytes": size, **extra_results}, written)
 
 
 def announce_duration(description: str, estimate: ResourceEstimate) -> None:
-    """Print the estimated time of work that takes long. Raises UsageError if this machine has too little memory."""
+    """Print the estimated duration of work if it is over a minute. Raises UsageError if there is too little memory."""
     estimate.check(description)
     if estimate.seconds > ANNOUNCE_SECONDS:
         err.print(f"{description} takes about {format_duration(estimate.seconds)} of one CPU thread", highlight=False)
 
 
-def format_columns(head: Text, rows: Sequence[tuple[str, Text]], *, blank_line_after: bool = False) -> RenderableType:
-    """Format a heading and, for each name, its text beside it, or below it if names are too long for the terminal."""
+def format_columns(title: Text, rows: Sequence[tuple[str, Text]], *, blank_line_after: bool = False) -> RenderableType:
+    """Format a title and, for each name, its text beside it, or below it if names are too long for the terminal."""
     longest_name = max((len(name) for name, _ in rows), default=0)
     lines: list[RenderableType]
     if len(rows) > MAX_TABLE_ROWS:  # a rich table of thousands of rows takes seconds
@@ -95,4 +95,4 @@ def format_columns(head: Text, rows: Sequence[tuple[str, Text]], *, blank_line_a
         lines = [table := Table.grid(padding=(0, 2, 0, 0))]
         for name, text in rows:
             table.add_row(Text(f"  {name}", "bold", no_wrap=True), text)
-    return Group(head, *lines, *([""] * blank_line_after))
+    return Group(title, *lines, *([""] * blank_line_after))

@@ -28,12 +28,12 @@ from lengthwise.runs.run import Run
 from lengthwise.viewer.document import write_page
 from lengthwise.viewer.report import build_report_page, load_exportable_weights
 
-INTRO = """Two small models learn to add numbers of up to [bold]{top}[/] digits, from the same sums.
+INTRODUCTION = """Two small models learn to add numbers of up to [bold]{top}[/] digits, from the same sums.
   [bold]{looped}[/]    one block that sees a digit's neighbours, applied again and again
   [bold]{standard}[/]  four layers that see the whole row, applied once
 Then both meet sums that are longer than any they have seen."""
 
-NEXT = """\
+NEXT_STEPS = """\
   lengthwise solve looped-pairs 4821973650128839+9178026349871162     a sum of your own, with weights that are shipped
   lengthwise solve {run} 99999999+1     … or with the ones you have just trained
   lengthwise train looped-parity                                      another task: is the number of ones odd?
@@ -66,7 +66,7 @@ def run(args: Options) -> int:
     runs = [Run.of(recipe) for recipe in recipes]
     looped, standard = recipes
     if not args.quiet:
-        intro = INTRO.format(top=looped.lengths.top, looped=looped.name, standard=standard.name)
+        intro = INTRODUCTION.format(top=looped.lengths.top, looped=looped.name, standard=standard.name)
         console.print(Text.from_markup(intro), "")
     options = ["--lengths", ",".join(map(str, panel.sizes)), "--samples", str(args.samples), "--hard", "--families"]
     with JobPool(runs, lambda _: options, jobs=resolve_jobs(args.jobs)) as pool:
@@ -80,7 +80,7 @@ def run(args: Options) -> int:
     console.print(plot_lengths(runs), "", build_score_table(curves(runs)), study.notes, "")
     console.print(show_example_sums(runs), "")
     console.print(Text("Figures and tables", "bold"), *(f"  {file}" for file in files), "", sep="\n")
-    next_steps = Text("What to type next", "bold"), NEXT.format(run=runs[0].folder)
+    next_steps = Text("What to type next", "bold"), NEXT_STEPS.format(run=runs[0].folder)
     console.print(*next_steps, sep="\n", highlight=False, soft_wrap=True)
     return 0
 
@@ -102,9 +102,7 @@ def plot_lengths(runs: Sequence[Run]) -> RenderableType:
     measured = [curve for curve in curves(runs) if curve.problems in ("uniform", WORST_FAMILY)]
     labels = [curve.label if curve.problems == "uniform" else f"{curve.label}, {WORST_FAMILY}" for curve in measured]
     points = [[(point.length, point.mean) for point in curve.diagonal] for curve in measured]
-    lengths = dict(zip(labels, points, strict=True))
-    top = runs[0].recipe.lengths.top
-    return plot(lengths, "digits", top)
+    return plot(dict(zip(labels, points, strict=True)), "digits", runs[0].recipe.lengths.top)
 
 
 def show_example_sums(runs: Sequence[Run]) -> RenderableType:

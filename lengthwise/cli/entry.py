@@ -18,9 +18,9 @@ from typing import NoReturn
 
 import lengthwise
 from lengthwise.base import errors, process
-from lengthwise.cli.parser import add_completers, build_parser, option_flag, read_options, value_type, verb_parsers
+from lengthwise.cli.parser import add_completers, build_parser, format_flag, get_value_type, list_parsers, read_options
 
-MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+MODULE_NAME_PATTERN = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -39,7 +39,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
                 setattr(args, name, getattr(args, name) + unparsed)
                 unparsed = []
     if unparsed:
-        verb = verb_parsers(top).get(args.verb, top)
+        verb = list_parsers(top).get(args.verb, top)
         verb.error(_describe_unknown_arguments(unparsed, verb, getattr(args, "recipe", None)))
     return args
 
@@ -59,7 +59,7 @@ def _describe_unknown_arguments(words: list[str], parser: argparse.ArgumentParse
     name, _, value = unknown[0].lstrip("-").partition("=")
     if recipe and (path := _find_field_path(recipe, name)):
         return f"{message}; {name} is a field of the recipe: write {path}={value or '…'}, without dashes"
-    meanings = {path: f"{path}=…" for path in sources.field_paths() if recipe and "." not in path}
+    meanings = {path: f"{path}=…" for path in sources.list_field_paths() if recipe and "." not in path}
     meanings |= {flag[2:]: flag for action in parser._actions for flag in action.option_strings if flag[:2] == "--"}
     return message + suggest(name, meanings, meanings)
 
@@ -68,7 +68,7 @@ def _find_field_path(recipe: str, name: str) -> str | None:
     """Return the path of the field that ``name`` means: a field of this recipe if it is shipped, else of any recipe."""
     from lengthwise.registry import sources
 
-    path = sources.field_path(name)
+    path = sources.find_field_path(name)
     if path is None or "." not in path or recipe not in sources.list_recipe_names():
         return path
     from lengthwise.api import catalog  # late, as it imports torch
@@ -79,7 +79,7 @@ def _find_field_path(recipe: str, name: str) -> str | None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run a verb and exit with status 0 for success; 1 if some prompts are invalid or have no reply, or if a check
-    failed; 2 for a usage error; 130 if interrupted; 141 if the reader of the output has gone."""
+    failed; 2 for a usage error; 130 if interrupted; 141 if the output's pipe is closed."""
     process.replace_unencodable_characters()
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete  # the extra "complete"
@@ -106,7 +106,7 @@ def _run(args: argparse.Namespace) -> int:
     except errors.UsageError as error:
         return _print_error(f"{error}{': --import MODULE' * str(error).endswith('import its module first')}", 2)
     except KeyboardInterrupt:
-        return _print_error(f"interrupted{_resume_hint(args)}", 130)
+        return _print_error(f"interrupted{_format_resume_hint(args)}", 130)
     except BrokenPipeError:
         process.discard_output()
         return 141
@@ -118,7 +118,7 @@ def _run(args: argparse.Namespace) -> int:
         if errors.is_out_of_memory(error):
             options = [f"--{name}" for name in ("lengths", "samples", "count", "more", "jobs") if hasattr(args, name)]
             settings = ["batch, lengths.top"] * hasattr(args, "recipe") + options or ["the problem's size"]
-            return _print_error(f"out of memory: reduce {', '.join(settings)}{_resume_hint(args)}", 2)
+            return _print_error(f"out of memory: reduce {', '.join(settings)}{_format_resume_hint(args)}", 2)
         from lengthwise.experiment.own_code import describe_user_error, find_user_frames
 
         if not find_user_frames(error):
@@ -126,7 +126,7 @@ def _run(args: argparse.Namespace) -> int:
         return _print_error(describe_user_error(error), 2)
 
 
-def _resume_hint(args: argparse.Namespace) -> str:
+def _format_resume_hint(args: argparse.Namespace) -> str:
     return "; the same command continues from here" * (args.verb in ("ask", "reproduce", "sweep", "train"))
 
 
@@ -140,8 +140,7 @@ def _print_error(message: object, status: int) -> int:
 
 
 def load_verb(args: argparse.Namespace) -> Callable[[], int]:
-    """Import a verb and the user's modules, and validate the options; return the verb as a function without
-    arguments."""
+    """Import a verb and the user's modules, validate the options, and return a function that runs the verb."""
     if args.version or args.verb is None:
 
         def print_text() -> int:
@@ -154,11 +153,11 @@ def load_verb(args: argparse.Namespace) -> Callable[[], int]:
 
     _, declared = read_options(args.verb)
     for name, field in declared.items():
-        value, flag = getattr(args, name), option_flag(name)
+        value, flag = getattr(args, name), format_flag(name)
         if value == "" and field.type == "str | None":
             raise errors.UsageError(f"{flag}: empty; omit it, or give at least one value")
         if isinstance(value, (int, float)) and field.type != "bool":
-            validate(value_type(field), value, flag)
+            validate(get_value_type(field), value, flag)
     if args.import_:
         sys.path.append(os.getcwd())  # finds the user's modules; last, so that they shadow no other module
     for name in args.import_:
@@ -188,7 +187,7 @@ def _import_module(name: str, prefix: str) -> None:
     """Import a user's module; error messages put ``prefix`` before its name."""
     from lengthwise.api import catalog
 
-    if not MODULE_NAME.fullmatch(name) or Path(name).is_file() or name.endswith(".py"):
+    if not MODULE_NAME_PATTERN.fullmatch(name) or Path(name).is_file() or name.endswith(".py"):
         problems = ", or a file of problems (.jsonl or .csv)" * (prefix == "check ")
         raise errors.UsageError(f"{prefix}{name}: name a module of your own, e.g. own_task for own_task.py{problems}")
 

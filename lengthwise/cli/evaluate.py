@@ -21,7 +21,7 @@ from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row, Sizes, group_by, select_reported_rows
 from lengthwise.cli.console import has_code_changed, print_result
 from lengthwise.cli.forecast import announce_evaluation
-from lengthwise.cli.options import choose_rules, parse_grid, parse_sizes, requested_kind
+from lengthwise.cli.options import choose_kind, choose_rules, parse_grid, parse_sizes
 from lengthwise.cli.shared import Argument, ComputeOptions, MeasurementOptions, OutputOptions, ProgressOptions
 from lengthwise.evaluation import families
 from lengthwise.evaluation.attack import measure_anatomy
@@ -90,7 +90,7 @@ def run(args: Options) -> int:
     if args.restarts:
         rules = [Restarts(rule, args.restarts, args.pick or "confidence") for rule in rules]
     check_precision(args.precision)
-    announce_evaluation(weights.recipe, sizes, max_samples, rules, requested_kind(args, weights.recipe.task))
+    announce_evaluation(weights.recipe, sizes, max_samples, rules, choose_kind(args, weights.recipe.task))
     # Locked, or two concurrent calls would save the same scores twice.
     lock = own_run.lock(wait=args.wait) if own_run else nullcontext()
     with lock, computation_settings(args.threads), Progress(quiet=args.quiet) as progress:
@@ -109,7 +109,7 @@ def _measure_and_print(
     """Measure weights, save the scores in ``run_folder``, if there is one, and print them; ``max_samples`` is the
     maximum number of uniform problems per size."""
     recipe, tops, seed = weights.recipe, weights.recipe.tops, args.seed or 0
-    kind = requested_kind(args, recipe.task)
+    kind = choose_kind(args, recipe.task)
     samples = args.samples or SAMPLES  # for families and error analyses, to which --precision does not apply
     options: dict[str, Any] = {"seed": seed, "rows": bool(args.rows)}
     answers: list[Row] = []

@@ -27,7 +27,7 @@ from lengthwise.report.fitted_table import FittedTable
 from lengthwise.runs.run import Run
 from lengthwise.training.cost import look_up_cost, measure_cost, time_gpu_step
 
-SOURCES = {  # the sources of costs, each with an explanation
+COST_SOURCES = {  # the sources of costs, each with an explanation
     "measured": "steps were timed on this machine just now; right within a factor of two under a similar load",
     "stored": "steps were timed on another machine for this version; --measure times some here",
     "estimated": "from the sizes of model and rows; right within a small factor",
@@ -37,7 +37,7 @@ SOURCES = {  # the sources of costs, each with an explanation
 def announce_evaluation(
     recipe: Recipe, sizes: Sequence[AnySize], samples: int, rules: Sequence[Stopping], kind: Kind = "uniform"
 ) -> None:
-    """Print an estimate of how long an evaluation takes, if it is long. Raises UsageError if this machine has too
+    """Print the estimated duration of an evaluation if it is over a minute. Raises UsageError if this machine has too
     little memory, or the task has no problems of these sizes and this kind."""
     description = f"measuring {len(sizes)} size{'s' * (len(sizes) != 1)}"
     estimate = estimate_evaluation(recipe, sizes, samples, rules)
@@ -88,7 +88,7 @@ def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str
         advice = "none here, so times are unknown; `make gpu` measures one"
         gpu_note = "--measure adds its times" if torch.cuda.is_available() else advice
         notes.append(f"GPU: {gpu_note}")
-    for source, meaning in SOURCES.items():
+    for source, meaning in COST_SOURCES.items():
         if count := sum(row["source"] == source for row in recipe_rows):
             notes.append(f"{source}{f' ({count} of {len(recipe_rows)})' * (count < len(recipe_rows))}: {meaning}")
     notes.append("without evaluation")
@@ -96,8 +96,8 @@ def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str
 
 
 def _time_by_launcher(args: TrainingOptions, recipe_rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return how many minutes the plan takes on the CPUs of each engine, the requested engine first; None for an engine
-    that is not available."""
+    """Return a row for each engine, the requested one first, with the minutes that the plan takes on the engine's CPUs;
+    None if the engine is not available."""
     requested, rows = parse_launcher(args), []
     total = sum(row["missing"] * row["minutes_each"] for row in recipe_rows)
     longest = max((row["minutes_each"] for row in recipe_rows if row["missing"]), default=0.0)

@@ -46,7 +46,7 @@ def run(args: Options) -> int:
         everything[title] = {folder.name: describe(folder) for folder in folders}
     matching = {title: sources.filter_entries(entries, args.words, title) for title, entries in everything.items()}
     parts: Sections = {}
-    for kind, classes in sources.declared_parts().items():
+    for kind, classes in sources.read_parts().items():
         summaries = {name: outline.summary for name, outline in classes.items()}
         parts[kind] = sources.filter_entries(summaries, args.words, f"parts {kind}")
     if args.json:
@@ -70,7 +70,7 @@ def run(args: Options) -> int:
         # One line per entry, cut to the terminal's width; if there are many, entries with one description share a line.
         lines = _group_entries(entries, 4 if count > 20 else math.inf)
         longest = min(max(len(name) for name, _ in lines), out.width // 2)
-        texts = (f"  {name:{longest}}  {sources.first_sentence(text)}" for name, text in lines)
+        texts = (f"  {name:{longest}}  {sources.extract_first_sentence(text)}" for name, text in lines)
         shown.append(Group(head, Text("\n".join(texts), no_wrap=True, overflow="ellipsis")))
     return print_result(args, None, *shown)
 
@@ -96,8 +96,7 @@ def _build_overview(systems: Iterable[sources.RecipeFile], sections: Sections) -
 
 
 def _group_entries(entries: Mapping[str, str], group_size: float) -> list[tuple[str, str]]:
-    """Return names with their texts; ``group_size`` or more names with the same text are replaced by the first and
-    their number."""
+    """Return pairs (name, text); ``group_size`` or more names with one text become the first name and their number."""
     lines = []
     for text, group in group_by(entries.items(), lambda entry: entry[1]).items():
         names = [name for name, _ in group]

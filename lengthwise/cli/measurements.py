@@ -1,4 +1,4 @@
-"""Plan the measurements that ``train`` makes after training, and run those that the run has no scores for yet."""
+"""Plan the measurements that ``train`` makes after training, and run the measurements for which a run has no scores."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def plan_measurements(args: PlanOptions, recipe: Recipe) -> list[Measurement]:
     """Return all measurements except those of families. Errors are raised here, before hours of training."""
     rules = options.choose_rules(args, recipe)
     sizes = options.parse_sizes(args.lengths) if args.lengths else choose_default_sizes(recipe)
-    kinds: list[Kind] = ["uniform", *options.requested_extra_kinds(args, recipe.task)]
+    kinds: list[Kind] = ["uniform", *options.list_extra_kinds(args, recipe.task)]
     plan = [Measurement(sizes, args.samples, kind, rules) for kind in kinds if args.samples]
     if args.curve:
         curve_rules = rules if args.curve_samples == args.samples else rules[:1]
@@ -44,7 +44,7 @@ def run_measurements(
     args: PlanOptions, run: Run, weights: Weights, plan: Sequence[Measurement], progress: Progress
 ) -> None:
     """Make the planned measurements for which a run has no scores yet, so that a repeated command resumes."""
-    for missing in _missing_measurements(args, run, plan):
+    for missing in _list_missing_measurements(args, run, plan):
         label = f"{run.recipe.name}: {'families' if missing.families else f'exact match, {missing.kind}'}"
         settings: dict[str, Any] = {"families": True} if missing.families else {"kind": missing.kind}
         scores = families.scores_with_progress(
@@ -59,11 +59,11 @@ def has_all_results(args: PlanOptions, run: Run) -> bool:
     the user's own code, which may have changed."""
     if not run.done or (run.folder / CODE_FILE).exists() or run.failure_file.exists():
         return False
-    return not any(_missing_measurements(args, run, plan_measurements(args, run.recipe)))
+    return not any(_list_missing_measurements(args, run, plan_measurements(args, run.recipe)))
 
 
-def _missing_measurements(args: PlanOptions, run: Run, plan: Sequence[Measurement]) -> Iterator[Measurement]:
-    """Yield the planned measurements for which a run has no scores on as many problems."""
+def _list_missing_measurements(args: PlanOptions, run: Run, plan: Sequence[Measurement]) -> Iterator[Measurement]:
+    """Yield the planned measurements that a run lacks, or has on fewer problems."""
     for planned in plan:
         # Rules after the first, which may run many more loops, get at most 1000 problems.
         samples, rules = planned.samples, planned.rules
@@ -87,7 +87,7 @@ def _plan_families(args: PlanOptions, recipe: Recipe, uniform_plan: Measurement)
 
 
 def _select_unmeasured_parts(run: Run, measurement: Measurement) -> Iterator[Measurement]:
-    """Yield the parts of a measurement for which a run has no scores on as many problems."""
+    """Yield the parts of a measurement that a run lacks, or has on fewer problems."""
     known_scores = set()
     for (sizes, problems, rule), count in run.count_measured_problems().items():
         is_of_kind = problems not in KINDS_WITH_CURVE if measurement.families else problems == measurement.kind

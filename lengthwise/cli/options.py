@@ -21,7 +21,7 @@ from lengthwise.base.extras import import_library
 from lengthwise.base.files import format_error, read_json_object, read_text
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind
-from lengthwise.cli.parser import option_flag
+from lengthwise.cli.parser import format_flag
 from lengthwise.cli.shared import KindOptions, MeasurementOptions, TrainingOptions
 from lengthwise.experiment import resources
 from lengthwise.experiment.recipe import Recipe, check_stopping
@@ -73,16 +73,16 @@ def parse_grid(text: str) -> list[AnySize]:
 # Problems
 
 
-def requested_extra_kinds(args: KindOptions, task: Task) -> list[Kind]:
+def list_extra_kinds(args: KindOptions, task: Task) -> list[Kind]:
     """Return the kinds of problems requested by --hard or --natural."""
     if args.hard and not task.has_harder_set:
         raise UsageError(f"--hard: {task.name} has no harder set of problems; omit --hard")
     return [kind for kind in ("hard", "natural") if getattr(args, kind)]
 
 
-def requested_kind(args: KindOptions, task: Task) -> Kind:
-    """Return the requested kind of problems. Raises UsageError if several were requested, or the task lacks it."""
-    kinds, family = requested_extra_kinds(args, task), getattr(args, "family", None)
+def choose_kind(args: KindOptions, task: Task) -> Kind:
+    """Return the requested kind of problems. Raises UsageError if there are several, or if the task lacks the kind."""
+    kinds, family = list_extra_kinds(args, task), getattr(args, "family", None)
     if len(kinds) > 1:
         raise UsageError("give --hard or --natural, not both")
     if kinds and family:
@@ -201,8 +201,8 @@ def parse_launcher(args: TrainingOptions) -> Launcher:
 
 
 def local_device(args: TrainingOptions) -> tuple[torch.device, Matmul]:
-    """Return the device and the precision of matrix products for a trial in this process: the requested ones or, if
-    other machines train, the CPU and a precision that it has, since this machine may lack their GPUs."""
+    """Return the device and the precision of matrix products for a trial in this process. They are the requested
+    ones, or, if other machines train, the CPU and a precision that it has: this machine may lack a GPU."""
     if isinstance(parse_launcher(args), Local):
         return choose_device(args.device), args.matmul
     try:
@@ -218,17 +218,17 @@ def local_device(args: TrainingOptions) -> tuple[torch.device, Matmul]:
 CALL_OPTIONS = {"json", "quiet", "seeds", "jobs", "on", "dry_run", "measure"}
 
 
-def training_options(args: TrainingOptions) -> list[str]:
+def list_training_options(args: TrainingOptions) -> list[str]:
     """Return the options that every training process receives too."""
     passed = {field.name for field in dataclasses.fields(TrainingOptions)} - CALL_OPTIONS
-    return option_words(args, {field.name for field in dataclasses.fields(args)} - passed)
+    return format_option_words(args, {field.name for field in dataclasses.fields(args)} - passed)
 
 
-def option_words(args: Any, omitted_fields: Collection[str]) -> list[str]:
+def format_option_words(args: Any, omitted_fields: Collection[str]) -> list[str]:
     """Return a verb's options as words of a command line, except ``omitted_fields`` and those at their default."""
     words = []
     for field in dataclasses.fields(args):
-        value, flag = getattr(args, field.name), option_flag(field.name)
+        value, flag = getattr(args, field.name), format_flag(field.name)
         if field.name in omitted_fields or value == field.default or value == []:
             continue
         if value is True:

@@ -11,15 +11,15 @@ from typing import Any, NoReturn, get_args
 
 from lengthwise.base import ranges
 from lengthwise.base.errors import UsageError
-from lengthwise.registry.sources import Field, declared_fields
+from lengthwise.registry.sources import Field, read_declared_fields
 
 VERBS = (
     "demo", "list", "show", "sample", "train", "evaluate", "attack", "depth", "verify", "check", "solve", "push",
     "export", "track", "ask", "rasp", "reproduce", "sweep", "records", "report",
 )  # fmt: skip
 NARGS = {"Argument": None, "Arguments": "+", "Words": "*"}  # argparse's ``nargs`` of each type of positional argument
-ALIASES = {"methods": ["--mixer"]}
-EXAMPLES = {
+OPTION_ALIASES = {"methods": ["--mixer"]}
+HELP_EXAMPLES = {
     "demo": "train two models on short sums, test them on long ones",
     "solve looped-pairs 128+9": "answer at once, with weights that are shipped",
     "train looped-parity --seeds 3": "three seeds, measured at up to 5 times the length",
@@ -36,7 +36,7 @@ EXAMPLES = {
     "show RoPE": "a part and its fields; or a field: model.positions",
     "show looped-pairs --html page.html": "a page that runs the model in the browser",
 }
-_COMPLETION = """completion: pip install 'lengthwise[complete]', then
+_COMPLETION_HELP = """completion: pip install 'lengthwise[complete]', then
   eval "$(register-python-argcomplete lengthwise)"
 """
 
@@ -48,22 +48,22 @@ class _Parser(argparse.ArgumentParser):
         from lengthwise.base.fields import suggest  # late, so that `--help` need not wait for it
 
         if wrong := re.search(r"VERB: invalid choice: '([^']*)'", message):
-            message = f"there is no verb {wrong[1]!r}{suggest(wrong[1], verb_parsers(self))}"
+            message = f"there is no verb {wrong[1]!r}{suggest(wrong[1], list_parsers(self))}"
         self.exit(2, f"{UsageError(f'{self.prog}: {message}; see `{self.prog} --help`')}\n")
 
 
-def verb_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+def list_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     """Return the parser of each verb, by its name."""
     return next(action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser with all verbs and their options."""
-    examples = [f"  lengthwise {text}\n      {about}" for text, about in EXAMPLES.items()]
+    examples = [f"  lengthwise {text}\n      {about}" for text, about in HELP_EXAMPLES.items()]
     top = _Parser(
         prog="lengthwise",
         description="Train small sequence models on short problems;\nsee whether they solve longer ones.",
-        epilog="\n".join(["examples:", *examples, "", _COMPLETION]),
+        epilog="\n".join(["examples:", *examples, "", _COMPLETION_HELP]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -95,15 +95,15 @@ def _read_classes(file: str) -> dict[str, tuple[ast.ClassDef, list[Field]]]:
     path = Path(__file__).with_name(f"{file}.py")
     nodes = [node for node in ast.parse(path.read_bytes()).body if isinstance(node, ast.ClassDef)]
     option_classes = [node for node in nodes if node.name == "Options" or file == "shared"]
-    return {node.name: (node, declared_fields(node, path)) for node in option_classes}
+    return {node.name: (node, read_declared_fields(node, path)) for node in option_classes}
 
 
-def option_flag(name: str) -> str:
+def format_flag(name: str) -> str:
     """Return the option of a field: ``no_graphs`` → ``--no-graphs``, ``import_`` → ``--import``."""
     return f"--{name.rstrip('_').replace('_', '-')}"
 
 
-def value_type(field: Field) -> Any:
+def get_value_type(field: Field) -> Any:
     """Return the type of an option's value, with its range: ``Seed | None`` → ``ranges.Seed``."""
     name = field.type.removesuffix(" | None")
     return getattr(ranges, name, {"int": int, "float": float}.get(name, str))
@@ -113,7 +113,7 @@ def _add_option(parser: argparse.ArgumentParser, field: Field) -> None:
     """Add an option, or a positional argument, to the parser of a verb."""
     name, kind = field.name, field.type.removesuffix(" | None")
     metavar, colon, about = field.about.partition(": ")
-    flag = option_flag(name)
+    flag = format_flag(name)
     if kind == "bool":
         parser.add_argument(flag, dest=name, action="store_true", help=field.about.replace("%", "%%"))
         return
@@ -135,18 +135,18 @@ def _add_option(parser: argparse.ArgumentParser, field: Field) -> None:
     elif kind.startswith("Literal"):
         keywords["choices"] = ast.literal_eval(f"({kind.removeprefix('Literal[').removesuffix(']')},)")
     else:
-        scale = value_type(field)
+        scale = get_value_type(field)
         keywords["type"] = get_args(scale)[0] if get_args(scale) else scale
-    if name in ALIASES:
+    if name in OPTION_ALIASES:
         keywords["action"] = _JoinValues
-    parser.add_argument(flag, *ALIASES.get(name, ()), dest=name, required=field.default is None, **keywords)
+    parser.add_argument(flag, *OPTION_ALIASES.get(name, ()), dest=name, required=field.default is None, **keywords)
 
 
 class _JoinValues(argparse.Action):
     """An action that joins the values of a repeated option: ``--mixer A --mixer B`` is ``--mixer A,B``."""
 
-    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, *given: Any) -> None:
-        setattr(namespace, self.dest, ",".join(filter(None, [getattr(namespace, self.dest), given[0]])))
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, *values: Any) -> None:
+        setattr(namespace, self.dest, ",".join(filter(None, [getattr(namespace, self.dest), values[0]])))
 
 
 def add_completers(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -166,12 +166,12 @@ def add_completers(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         "like": list_recipes,
         "weights": lambda **_: [*list_shipped_weights(), *list_runs()],
         "runs": list_runs,
-        "task": lambda **_: [to_kebab_case(name) for name in sources.declared_parts()["tasks"]],
-        "changes": lambda **_: [f"{path}=" for path in sources.field_paths()],
+        "task": lambda **_: [to_kebab_case(name) for name in sources.read_parts()["tasks"]],
+        "changes": lambda **_: [f"{path}=" for path in sources.list_field_paths()],
         "study": lambda **_: list(sources.list_studies()),
-        "stopping": lambda **_: list(sources.declared_parts()["stopping"]),
+        "stopping": lambda **_: list(sources.read_parts()["stopping"]),
     }
-    for sub in verb_parsers(parser).values():
+    for sub in list_parsers(parser).values():
         for action in sub._actions:
             if completer := names.get(action.dest):
                 action.completer = completer  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ from lengthwise.cli.console import print_result
 from lengthwise.cli.shared import Argument, OutputOptions
 
 # Written by `make docs` from docs/records.toml and the rows in results/.
-RECORDS = Path(__file__).with_name("records.json")
+RECORDS_FILE = Path(__file__).with_name("records.json")
 
 
 @dataclass(kw_only=True)
@@ -55,7 +55,7 @@ def read_records(group: str | None = None) -> list[Row]:
     ("read" or "second-hand"). If this package has runs of the task, ``ours`` holds the exact match of each of its
     ``seeds`` at ``sizes``, and a ``verdict``.
     """
-    all_records = json.loads(RECORDS.read_text(encoding="utf-8"))
+    all_records = json.loads(RECORDS_FILE.read_text(encoding="utf-8"))
     groups = list(dict.fromkeys(record["group"] for record in all_records))
     if group is not None and group not in groups:
         raise UsageError(f"records: no group {group!r}; the groups are: {', '.join(groups)}")

@@ -39,7 +39,7 @@ from lengthwise.runs.folder import (
 if TYPE_CHECKING:  # modules that need torch are imported late, since a report of finished runs does not
     from lengthwise.runs.run import Run
 
-SAMPLES = 512  # problems per length, with --stopping
+STOPPING_SAMPLES = 512  # problems per length, with --stopping
 
 
 @dataclass(kw_only=True)
@@ -93,8 +93,7 @@ def run(args: Options) -> int:
         return _write_page(args, args.html, published, inquiries, title=title)
     if folders:  # their figures are drawn again, in place or into one folder each below ``--out``
         if len(folders) < len(args.runs) or args.stopping:
-            advice = "the figures of folders of results are only redrawn"
-            raise UsageError(f"{advice}: name no runs with them, omit --stopping")
+            raise UsageError("the figures of folders of results are only redrawn: omit runs and --stopping")
         targets = [Path(args.out) / folder.name if args.out else folder for folder in folders]
         if len(set(targets)) < len(targets):
             raise UsageError("folders of results with the same name would overwrite each other: report one at a time")
@@ -115,7 +114,7 @@ def run(args: Options) -> int:
         )
     if args.stopping:
         if inquiries:
-            raise UsageError(f"--stopping: {inquiries[0].folder} is of a language model, which has no loops: omit it")
+            raise UsageError(f"--stopping: {inquiries[0].folder}: a language model has no loops: omit this folder")
         return _report_stopping(args, _open_runs(runs))
     return _write_report(args, runs, inquiries)
 
@@ -129,7 +128,7 @@ def _parse_figure_options(args: Options) -> dict[str, Any]:
 
 
 def _skip_other_folders(names: Sequence[str]) -> list[str]:
-    """Return ``names`` without sweep folders and the results of ``demo``, which ``runs/*`` includes; warn of them."""
+    """Return ``names`` without sweep folders and the results of ``demo``, which ``runs/*`` includes; warn of these."""
     runs_path, paths = get_runs_folder().resolve(), {name: Path(name) for name in names}
     skipped = [name for name, path in paths.items() if (path / "sweep.json").exists()
              or (is_results_folder(path) and path.resolve().parent == runs_path)]  # fmt: skip
@@ -196,7 +195,7 @@ def _find_operations_per_step(args: Options, runs: Sequence[RunFolder]) -> dict[
 def _write_page(
     args: Options, html: str, runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder], **options: Any
 ) -> int:
-    """Write one page of all results, with as many of the runs' models as fit, which run in the browser."""
+    """Write one HTML page of all results, in which the runs' models run in the browser, if the page supports them."""
     from lengthwise.viewer.report import build_report_page, load_exportable_weights
 
     command = shlex.join(["lengthwise", "report", *args.runs, "--html", html])
@@ -220,7 +219,7 @@ def _report_stopping(args: Options, runs: Sequence[Run]) -> int:
     for run in runs:
         top = run.recipe.lengths.top
         sizes = parse_sizes(args.lengths) if args.lengths else [top, 2 * top]
-        samples = SAMPLES if args.samples is None else args.samples
+        samples = STOPPING_SAMPLES if args.samples is None else args.samples
         estimate = estimate_evaluation(run.recipe, sizes, samples, [MaxConfidence()])
         announce_duration(f"{run.recipe.name}: every loop", estimate)
         has_code_changed(run)

@@ -1,4 +1,4 @@
-"""The command ``reproduce``: train and measure what a study still lacks, then publish it."""
+"""The command ``reproduce``: train and measure the missing runs of a study, then publish the study."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Options(TrainingOptions):
 
 
 def run(args: Options) -> int:
-    """Train and measure what a study still lacks, then publish it; with --dry-run, print its cost."""
+    """Train and measure the missing runs of a study, then publish the study; with --dry-run, print its cost."""
     choices = {name: getattr(args, name) for name in ("tasks", "methods", "sizes", "scale")}
     study = catalog.find_study(args.study, **{name: value for name, value in choices.items() if value is not None})
     if args.dry_run:
@@ -87,8 +87,8 @@ def run(args: Options) -> int:
     if args.stack:  # a stack trains all seeds of a recipe
         recipes = {run.recipe.seedless_id for run in pending}
         pending = [run for run in all_runs if run.recipe.seedless_id in recipes]
-    shared = options.training_options(args)
-    words = {folder: [*shared, *options.option_words(plan, ())] for folder, plan in plans.items()}
+    shared = options.list_training_options(args)
+    words = {folder: [*shared, *options.format_option_words(plan, ())] for folder, plan in plans.items()}
     jobs, launcher = options.resolve_jobs(args.jobs), options.parse_launcher(args)
     with JobPool(pending, lambda run: words[run.folder], jobs=jobs, launcher=launcher, stack=args.stack) as pool:
         show_progress(pool, all_runs, err, quiet=args.quiet)
@@ -197,7 +197,7 @@ def _add_published_runs(folder: Path, runs: Sequence[Run]) -> list[RunFolder]:
 def _publish_panel(
     args: Options, panel: Panel, runs: Sequence[RunFolder], folder: Path, operations_per_step: Mapping[str, float]
 ) -> list[Path]:
-    """Write a panel's scores and figures, adaptive recipes' accuracy against loops, and the lengths in a fixed set."""
+    """Write the panel's files: scores, figures, adaptive recipes' accuracy against loops, lengths in a fixed set."""
     files = publish(runs, folder, title=panel.title, operations_per_step=operations_per_step, highlight=panel.highlight)
     rows: dict[str, list[Row]] = defaultdict(list)
     for one in sorted(runs, key=lambda run: run.outline.seed) if panel.further_rules else []:

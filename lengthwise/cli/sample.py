@@ -12,7 +12,7 @@ from lengthwise.base.files import format_json
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Seed, Size
 from lengthwise.cli.console import err
-from lengthwise.cli.options import parse_task_sizes, requested_kind
+from lengthwise.cli.options import choose_kind, parse_task_sizes
 from lengthwise.cli.shared import Argument, KindOptions, OutputOptions, Words
 from lengthwise.experiment.data import draw_fresh_problems
 from lengthwise.experiment.own_code import wrap_user_errors
@@ -48,12 +48,12 @@ def run(args: Options) -> int:
     sizes = parse_task_sizes(task, args.lengths or args.size or "1")
     if args.lengths:
         estimate_problems(min(count, 65_536), max(sizes, key=sum)).check(f"{count} problems")
-        drawn = draw_problems(task, sizes, count, split=args.split, seed=seed, kind=requested_kind(args, task))
+        drawn = draw_problems(task, sizes, count, split=args.split, seed=seed, kind=choose_kind(args, task))
     elif args.split or args.size is None or len(sizes) > 1:
         raise UsageError("give a size, e.g. 5, or several with --lengths 1-20; --split needs --lengths")
     else:  # the problems that models are measured on
         estimate_problems(count, sizes[0]).check(f"{count} problems of size {args.size}")
-        problems = draw_fresh_problems(task, sizes[0], count, seed=seed, kind=requested_kind(args, task))
+        problems = draw_fresh_problems(task, sizes[0], count, seed=seed, kind=choose_kind(args, task))
         drawn = (problems.take(slice(i, i + PROBLEMS_PER_CHUNK)) for i in range(0, count, PROBLEMS_PER_CHUNK))
     # Write chunks of problems as they are drawn.
     digest, done, out = hashlib.sha256(), 0, process.get_result_stream()

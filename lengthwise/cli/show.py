@@ -48,11 +48,11 @@ def run(args: Options) -> int:
     owners = [sources.find_class("Recipe")]
     for step in parents:
         types = [field.type for owner in owners if owner for field in owner.fields if field.name == step]
-        owners = [owner for text in types for owner in sources.possible_parts(text)]
+        owners = [owner for text in types for owner in sources.find_accepted_parts(text)]
     if found := [(owner, field) for owner in owners if owner for field in owner.fields if field.name == last]:
         return _show_field(args, found)
-    if args.recipe in sources.BASES:
-        args.recipe = sources.BASES[args.recipe]
+    if args.recipe in sources.BASE_NAMES:
+        args.recipe = sources.BASE_NAMES[args.recipe]
         return _show_part(args)
     return _show_recipe(args)
 
@@ -83,7 +83,7 @@ def _write_page(args: Options, html: str) -> int:
 
 
 def _show_recipe(args: Options) -> int:
-    from lengthwise.cli.forecast import SOURCES  # late: these import torch, which parts do not need
+    from lengthwise.cli.forecast import COST_SOURCES  # late: these import torch, which parts do not need
     from lengthwise.cli.options import find_recipe
     from lengthwise.training.cost import describe_runner, look_up_cost, measure_cost, time_evaluation
 
@@ -101,7 +101,7 @@ def _show_recipe(args: Options) -> int:
         ("operations", Text(f"{cost.operations / 1e9:.2f} GFLOP per step, forward and backward")),
         ("training", Text(f"about {cost.minutes:,.1f} min of processor time on one thread")),
         *([] if minutes is None else [("evaluation", Text(f"about {minutes:.1f} min more{evaluation_text}"))]),
-        ("numbers", Text(f"{cost.source}: {SOURCES[cost.source]}")),
+        ("numbers", Text(f"{cost.source}: {COST_SOURCES[cost.source]}")),
         ("runner", Text(runner)),
     ]
     result = {"recipe": fields.encode(recipe), "id": recipe.id, "parameters": cost.parameters}
@@ -128,7 +128,7 @@ def _list_fields(part: Any, path: str = "") -> list[tuple[str, Text]]:
 def _find_class(name: str) -> sources.ClassDeclaration:
     if declaration := sources.find_class(name):
         return declaration
-    names = [kind for kinds in sources.declared_parts().values() for kind in kinds]
+    names = [kind for kinds in sources.read_parts().values() for kind in kinds]
     raise UsageError(f"show: there is no part {name}; `lengthwise list` shows all parts{fields.suggest(name, names)}")
 
 
@@ -142,9 +142,9 @@ def _show_part(args: Options) -> int:
     """Show a part's fields, with their defaults and descriptions."""
     _check_no_recipe_options(args)
     part = _find_class(args.recipe)
-    kinds = [kind for kind, base in sources.BASES.items() if base == part.name]
+    kinds = [kind for kind, base in sources.BASE_NAMES.items() if base == part.name]
     result = {"part": part.name, "about": part.docstring, "fields": [*map(vars, part.fields)], "source": part.location}
-    result |= {"kinds": list(sources.declared_parts()[kinds[0]]) if kinds else []}
+    result |= {"kinds": list(sources.read_parts()[kinds[0]]) if kinds else []}
     # Unwrap the docstring's paragraphs, and remove code marks.
     about = re.sub(r"(?<=[^\n])\n( +|(?=[^\n\s-]))", " ", part.docstring).replace("``", "")
     renderables: list[RenderableType] = [Text.assemble((part.name, "bold"), f"  {part.location}"), Text(about), ""]
@@ -163,7 +163,7 @@ def _describe_field(field: sources.Field) -> Text:
 
 
 def _format_parts(kind: str) -> RenderableType:
-    rows = [(name, Text(declaration.summary)) for name, declaration in sources.declared_parts()[kind].items()]
+    rows = [(name, Text(declaration.summary)) for name, declaration in sources.read_parts()[kind].items()]
     return format_columns(Text("one of", "bold"), rows)
 
 
@@ -173,6 +173,6 @@ def _show_field(args: Options, owners: list[tuple[sources.ClassDeclaration, sour
     result = [vars(field) | {"of": owner.name, "source": owner.location} for owner, field in owners]
     rows = [(f"{owner.name}.{field.name}", _describe_field(field)) for owner, field in owners]
     words = set(re.findall(r"\w+", " ".join(field.type for _, field in owners)))
-    kinds = [kind for kind, base in sources.BASES.items() if base in words]
+    kinds = [kind for kind, base in sources.BASE_NAMES.items() if base in words]
     head = Text(f"{args.recipe}  {owners[0][0].location}", "bold")
     return print_result(args, result, Group(format_columns(head, rows), *(_format_parts(kind) for kind in kinds)))

@@ -26,7 +26,7 @@ class Options(OutputOptions):
 
     weights: Argument  # WEIGHTS: shipped weights by name, a folder, or hf:user/name
     prompts: Words = ()  # PROMPT: e.g. 128+9
-    # RULE: another stopping rule than the recipe's, e.g. Oracle, After(loops=10), MaxConfidence(extra=20)
+    # RULE: a stopping rule to use instead of the recipe's, e.g. Oracle, After(loops=10), MaxConfidence(extra=20)
     stopping: Texts = ()
     # print JSON for each prompt: answer, right answer, loops, and confidence (geometric mean of the symbols'
     # probabilities, 0 to 1; `evaluate --rows` writes its logarithm)

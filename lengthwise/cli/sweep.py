@@ -125,7 +125,7 @@ def _record_sweep(folder: Path, text: str) -> None:
 
 
 def _run_search(args: Options, sweep: Sweep, search: Search, trial_count: int) -> list[str]:
-    """Search with one trial per job at a time; trials below the median get no further seed. Return the errors."""
+    """Search with one trial per job at a time; trials below the median get no further seed. Return the error lines."""
     faults: list[str] = []
     waiting, jobs = search.list_unfinished_trials(), options.resolve_jobs(args.jobs)
     retried = {trial.number for trial in waiting}
@@ -144,7 +144,7 @@ def _run_search(args: Options, sweep: Sweep, search: Search, trial_count: int) -
 
 
 def _run_trials(args: Options, sweep: Sweep, search: Search, open_trials: Sequence[Any]) -> tuple[list[str], list[Any]]:
-    """Run these trials to their end; return the errors, and the trials whose training failed."""
+    """Train these trials seed by seed, while the search continues them; return the errors and the failed trials."""
     faults: list[str] = []
     failed: list[Any] = []
     trials = {trial.number: (trial, search.suggest_point(trial)) for trial in open_trials}
@@ -178,16 +178,16 @@ def _list_replicates(sweep: Sweep, point: Point) -> list[Recipe]:
 def _train_runs(args: Options, sweep: Sweep, runs: Sequence[Run]) -> list[str]:
     """Train and measure the runs that have no scores yet; return a line for each error."""
     # A search may try the same point twice.
-    missing = list({run.folder: run for run in runs if _mean_exact_match(sweep, run) is None}.values())
+    missing = list({run.folder: run for run in runs if _compute_mean_exact_match(sweep, run) is None}.values())
     sizes = ",".join(format_size(s) if isinstance(s, tuple) else str(s) for s in sweep.sizes)
-    words = [*options.training_options(args), "--lengths", sizes, "--samples", str(sweep.samples)]
+    words = [*options.list_training_options(args), "--lengths", sizes, "--samples", str(sweep.samples)]
     jobs, launcher = options.resolve_jobs(args.jobs), options.parse_launcher(args)
     with JobPool(missing, lambda _: words, jobs=jobs, launcher=launcher) as pool:
         show_progress(pool, missing, err, quiet=args.quiet)
     return [f"{folder}: {reason}" for folder, reason in pool.failed.items() if not Run.open(folder).diverged]
 
 
-def _mean_exact_match(sweep: Sweep, run: Run) -> float | None:
+def _compute_mean_exact_match(sweep: Sweep, run: Run) -> float | None:
     """Return a run's exact match, mean over the sizes; 0 if it diverged, None if it is not measured."""
     if run.folder.exists() and run.diverged:
         return 0.0
@@ -202,12 +202,12 @@ def _mean_exact_match(sweep: Sweep, run: Run) -> float | None:
 
 
 def _build_trial_row(sweep: Sweep, point: Point, seeds: int | None = None) -> Row:
-    """Return a row with the mean exact match of a point's first ``seeds`` runs, or of all, and further facts."""
+    """Return a trial's row: its values, and the mean and worst exact match of its first ``seeds`` runs, or of all."""
     try:
         runs = [Run.locate(replicate) for replicate in _list_replicates(sweep, point)][:seeds]
     except UsageError:  # incompatible values
         runs = []
-    exact = [share for replicate in runs if (share := _mean_exact_match(sweep, replicate)) is not None]
+    exact = [share for replicate in runs if (share := _compute_mean_exact_match(sweep, replicate)) is not None]
     sizes = [about["parameters"] for replicate in runs if replicate.done and (about := replicate.about())]
     row = {"values": point, "exact": statistics.fmean(exact or [0.0]), "worst": min(exact, default=0.0)}
     return row | {"seeds": len(exact), "parameters": sizes[0] if sizes else None}

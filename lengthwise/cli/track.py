@@ -13,7 +13,7 @@ from lengthwise.runs.tracking import send_to_trackers
 
 @dataclass(kw_only=True)
 class Options(OutputOptions):
-    """Send a run's rows to a tracker, except those that it already has."""
+    """Send a run's rows to a tracker, except the rows that the tracker already has."""
 
     runs: Argument  # RUN: a run's folder
     to: Texts  # NAME: tensorboard, trackio or wandb

@@ -143,7 +143,7 @@ def _warn_of_new_run(folder: Path, recipes: Sequence[Recipe]) -> None:
 
 def _train_in_processes(args: Options, runs: Sequence[Run], launcher: Launcher) -> int:
     own_options = {"recipe", "changes", "from_", "seed", "stack", "no_stack"}  # not for the training processes
-    words = options.option_words(args, options.CALL_OPTIONS | own_options)
+    words = options.format_option_words(args, options.CALL_OPTIONS | own_options)
     pending = [run for run in runs if args.track or not has_all_results(args, run)]
     with JobPool(pending, lambda _: words, jobs=options.resolve_jobs(args.jobs), launcher=launcher) as pool:
         show_progress(pool, runs, err, quiet=args.quiet)

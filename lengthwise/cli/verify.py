@@ -30,12 +30,12 @@ from lengthwise.verify.verification import (
     verify,
 )
 
-STYLES = {"passed": "green", "exposed": "bold red", "open": "yellow"}
+VERDICT_STYLES = {"passed": "green", "exposed": "bold red", "open": "yellow"}
 
 
 @dataclass(kw_only=True)
 class Options(ComputeOptions, OutputOptions, ProgressOptions):
-    """Check weights from a third party: their scores, and whether the model computes its answers."""
+    """Check weights from a third party: their scores, and whether the model itself computes its answers."""
 
     weights: Argument  # WEIGHTS: weights, as for `evaluate`; or FILE.json, the record of an earlier verification
     # SIZES: 8,12,16 or 1-60 or 10-100:10 or 2x15 (default: 1, 1.5, 2, 3, 5 times the training length)
@@ -80,7 +80,7 @@ def _print_record(args: Options, record: dict[str, Any], file_note: str) -> int:
     title = f"{about['name']}: {about['task']}, trained to {about['trained_to']}"
     table = FittedTable("check", "verdict", "finding", title=title)
     for check in record["checks"]:
-        table.add_row(check["name"], Text(check["verdict"], STYLES[check["verdict"]]), Text(check["told"]))
+        table.add_row(check["name"], Text(check["verdict"], VERDICT_STYLES[check["verdict"]]), Text(check["told"]))
     scores = build_worst_table(record["scores"], tuple(map(int, about["trained_to"].split("x"))))
     uniform = record["longest_uniform"] or "none"
     longest = f"longest solved: {record['longest'] or 'none'}; on uniform problems alone: {uniform}"

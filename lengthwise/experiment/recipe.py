@@ -276,7 +276,7 @@ def find_field_path(recipe: Recipe, name: str) -> str | None:
     None if the recipe has no such field."""
     tree = fields.encode(recipe)
     inside = [f"{part}.{field}" for part, value in tree.items() if isinstance(value, dict) for field in value]
-    return sources.field_path(name, {*tree, *inside})
+    return sources.find_field_path(name, {*tree, *inside})
 
 
 def index_recipes(recipes: Iterable[Recipe]) -> dict[str, Recipe]:

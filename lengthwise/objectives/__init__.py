@@ -20,7 +20,7 @@ from lengthwise.runners.plain import detach
 
 
 class Objective(Config):
-    """Base class of training losses, given a batch and each row's number of loops. Subclasses are frozen
+    """Base class of training losses, computed from a batch and each row's number of loops. Subclasses are frozen
     dataclasses."""
 
     needs_end: ClassVar[bool] = False  # True if answers must end with an end symbol, so that they can be empty
@@ -46,7 +46,7 @@ class Objective(Config):
         return type(self).steps is not Objective.steps
 
 
-def loss_and_accuracy(
+def compute_loss_and_accuracy(
     logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Return the mean cross-entropy in nats (differentiable), and the fraction of correct tokens. Targets are on the
@@ -68,7 +68,7 @@ class Final(Objective):
 
     def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
         logits = runner.last(batch.inputs, loops, batch.loss_mask)
-        value, right = loss_and_accuracy(logits, batch.targets[batch.loss_mask])
+        value, right = compute_loss_and_accuracy(logits, batch.targets[batch.loss_mask])
         if self.smoothing:
             value = (1 - self.smoothing) * value - self.smoothing * logits.log_softmax(-1).mean()
         return Loss(value, {"loss": value.detach(), "token_accuracy": right})
@@ -82,7 +82,7 @@ class Every(Objective):
         total, right, weight = 0.0, 0.0, 0
         last = {}
         for _, rows, logits in runner.each(batch.inputs, loops, batch.loss_mask):
-            loss, accuracy = loss_and_accuracy(logits, batch.targets[rows][batch.loss_mask[rows]])
+            loss, accuracy = compute_loss_and_accuracy(logits, batch.targets[rows][batch.loss_mask[rows]])
             # Weighted by rows, so that loops reached by only a few long rows do not dominate.
             total, right, weight = total + len(rows) * loss, right + len(rows) * accuracy, weight + len(rows)
             last = {"last_loss": loss.detach()}
@@ -123,7 +123,7 @@ class Progressive(Objective):
         else:
             logits = runner.at_depths(batch.inputs, loops, (most_loops, fewer), batch.loss_mask)
         targets = batch.targets[batch.loss_mask]
-        (full_loss, right), (fewer_loss, _) = (loss_and_accuracy(logits_after, targets) for logits_after in logits)
+        (full_loss, right), (fewer_loss, _) = (compute_loss_and_accuracy(part, targets) for part in logits)
         value = (1 - self.weight) * full_loss + self.weight * fewer_loss
         return Loss(value, {"loss": value.detach(), "full_loss": full_loss.detach(), "token_accuracy": right})
 
@@ -131,8 +131,8 @@ class Progressive(Objective):
 @dataclass(frozen=True)
 class Segments(Objective):
     """Runs ``count`` segments, in each of which a row takes its number of loops, with a loss and an optimizer step
-    after each segment. Gradients go through one segment only, so memory does not grow with ``count``, while the model
-    learns to continue from states that many loops have computed.
+    after each segment. Gradients go through one segment only, so memory does not grow with ``count``. The model learns
+    to continue from states that many loops have computed.
 
     A subclass may define its own ``steps``. Calling the objective returns the mean of the losses of ``steps``.
     """
@@ -147,7 +147,7 @@ class Segments(Objective):
         state, targets = None, batch.targets[batch.loss_mask]
         for _ in range(self.count):
             logits, state = runner.carry(batch.inputs, loops, batch.loss_mask, state)
-            value, right = loss_and_accuracy(logits, targets)
+            value, right = compute_loss_and_accuracy(logits, targets)
             yield Loss(value, {"loss": value.detach(), "token_accuracy": right})
             state = detach(state)
 

@@ -8,7 +8,7 @@ from types import ModuleType
 
 
 def import_folder(folder: str) -> list[ModuleType]:
-    """Import each module directly in a folder of the package, such as ``"tasks"``, in alphabetical order."""
+    """Import and return the modules of a folder of the package, such as ``"tasks"``, in alphabetical order."""
     package = importlib.import_module(f"lengthwise.{folder}")
     names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
     return [importlib.import_module(f"{package.__name__}.{module}") for module in names]

@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1]
 # The names of the recipes in families (functions that return several recipes), which cannot be read from the source.
 # `make docs` writes the file, and a test compares it with the recipes.
-MEMBERS = PACKAGE / "recipes" / "members.json"
+MEMBERS_FILE = PACKAGE / "recipes" / "members.json"
 
 # The base class of each kind of part of a recipe.
-BASES = {
+BASE_NAMES = {
     "tasks": "Task",
     "layouts": "Layout",
     "lengths": "Lengths",
@@ -31,7 +31,7 @@ BASES = {
     "stopping": "Stopping",
     "optimizers": "Optimizer",
 }
-FOLDERS = ("experiment", "tasks", "models", "nn", "objectives")
+PART_FOLDERS = ("experiment", "tasks", "models", "nn", "objectives")
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ClassDeclaration:
     @property
     def summary(self) -> str:
         """The docstring's first sentence."""
-        return first_sentence(self.docstring)
+        return extract_first_sentence(self.docstring)
 
     @property
     def location(self) -> str:
@@ -71,13 +71,13 @@ class ClassDeclaration:
     def fields(self) -> tuple[Field, ...]:
         """The fields, inherited ones first."""
         fields_by_name: dict[str, Field] = {}
-        for declaration in reversed([self, *ancestors(self)]):
-            own_fields = declared_fields(declaration.node, declaration.file) if declaration.is_dataclass else []
+        for declaration in reversed([self, *list_ancestors(self)]):
+            own_fields = read_declared_fields(declaration.node, declaration.file) if declaration.is_dataclass else []
             fields_by_name |= {field.name: field for field in own_fields if not field.type.startswith("ClassVar")}
         return tuple(fields_by_name.values())
 
 
-def first_sentence(text: str) -> str:
+def extract_first_sentence(text: str) -> str:
     """Return the first sentence of a docstring on one line, without code marks."""
     first = " ".join(text.split("\n\n")[0].split())
     return re.split(r"(?<=[.?!])\s(?=[A-Z`])", first)[0].replace("``", "")
@@ -94,10 +94,10 @@ def filter_entries(entries: Mapping[str, str], words: Iterable[str], title: str 
 
 
 @cache
-def declared_classes() -> dict[str, list[ClassDeclaration]]:
+def read_classes() -> dict[str, list[ClassDeclaration]]:
     """Return all classes of parts of recipes and their bases, by name."""
     declarations: dict[str, list[ClassDeclaration]] = {}
-    for folder in FOLDERS:
+    for folder in PART_FOLDERS:
         for path in sorted((PACKAGE / folder).rglob("*.py")):
             for declaration in _parse_classes(path):
                 declarations.setdefault(declaration.name, []).append(declaration)
@@ -107,9 +107,9 @@ def declared_classes() -> dict[str, list[ClassDeclaration]]:
 def register_module(path: Path) -> None:
     """Register the classes of a user's module."""
     for declaration in _parse_classes(path):
-        declared_classes().setdefault(declaration.name, []).append(declaration)
-    declared_parts.cache_clear()
-    field_paths.cache_clear()
+        read_classes().setdefault(declaration.name, []).append(declaration)
+    read_parts.cache_clear()
+    list_field_paths.cache_clear()
 
 
 def _parse_classes(path: Path) -> Iterator[ClassDeclaration]:
@@ -124,12 +124,12 @@ def _parse_classes(path: Path) -> Iterator[ClassDeclaration]:
 
 
 @cache
-def declared_parts() -> dict[str, dict[str, ClassDeclaration]]:
+def read_parts() -> dict[str, dict[str, ClassDeclaration]]:
     """Return the parts of recipes, by kind and by name."""
-    parts: dict[str, dict[str, ClassDeclaration]] = {kind: {} for kind in BASES}
-    for one in sorted((one for known in declared_classes().values() for one in known), key=lambda one: one.name):
-        base_names = {ancestor.name for ancestor in ancestors(one)}
-        for kind, base in BASES.items():
+    parts: dict[str, dict[str, ClassDeclaration]] = {kind: {} for kind in BASE_NAMES}
+    for one in sorted((one for known in read_classes().values() for one in known), key=lambda one: one.name):
+        base_names = {ancestor.name for ancestor in list_ancestors(one)}
+        for kind, base in BASE_NAMES.items():
             if one.is_dataclass and base in base_names and not one.name.startswith("_"):
                 parts[kind][one.name] = one
     return parts
@@ -137,21 +137,21 @@ def declared_parts() -> dict[str, dict[str, ClassDeclaration]]:
 
 def find_class(name: str) -> ClassDeclaration | None:
     """Return the class called ``name`` if it is a dataclass or the base class of a kind of parts, else None."""
-    return next((one for one in declared_classes().get(name, []) if one.is_dataclass or name in BASES.values()), None)
+    return next((one for one in read_classes().get(name, []) if one.is_dataclass or name in BASE_NAMES.values()), None)
 
 
-def ancestors(declaration: ClassDeclaration, *excluded: ClassDeclaration) -> list[ClassDeclaration]:
+def list_ancestors(declaration: ClassDeclaration, *excluded: ClassDeclaration) -> list[ClassDeclaration]:
     """Return a class's ancestors, nearest first. A base in the same file takes precedence over others of its name."""
     found = []
     for base in declaration.bases:
         # A class may have the name of its base, as in ``class GRU(nn.GRU)``, so exclude the class itself.
-        known = [other for other in declared_classes().get(base, []) if other not in (declaration, *excluded)]
+        known = [other for other in read_classes().get(base, []) if other not in (declaration, *excluded)]
         if nearest := next((other for other in known if other.file == declaration.file), known[0] if known else None):
-            found += [nearest, *ancestors(nearest, declaration, *excluded)]
+            found += [nearest, *list_ancestors(nearest, declaration, *excluded)]
     return found
 
 
-def declared_fields(node: ast.ClassDef, path: Path) -> list[Field]:
+def read_declared_fields(node: ast.ClassDef, path: Path) -> list[Field]:
     """Return the fields that a class declares itself, without inherited ones."""
     comments, found = _read_comments(path, node.lineno, node.end_lineno or node.lineno), []
     for part in (part for part in node.body if isinstance(part, ast.AnnAssign)):
@@ -170,7 +170,7 @@ def declared_fields(node: ast.ClassDef, path: Path) -> list[Field]:
 
 @cache
 def _read_comments(path: Path, first_line: int, last_line: int) -> dict[int, tuple[str, bool]]:
-    """Return the comments from the first to the last line by line number, and whether each fills its line."""
+    """Return each comment from the first to the last line, by line number, and whether it stands alone on its line."""
     found = {}
     with tokenize.open(path) as source:
         lines = iter(source.readlines()[first_line - 1 : last_line])
@@ -183,7 +183,7 @@ def _read_comments(path: Path, first_line: int, last_line: int) -> dict[int, tup
 
 # Fields by their names in other libraries
 
-PARENTS = ("model", "optimizer", "schedule", "lengths", "loops", "layout", "task", "watch", "stopping")
+PARENT_FIELDS = ("model", "optimizer", "schedule", "lengths", "loops", "layout", "task", "watch", "stopping")
 SYNONYMS = {
     "optimizer.rate": "lr learning_rate",
     "optimizer.weight_decay": "wd decay",
@@ -201,32 +201,32 @@ SYNONYMS = {
 }
 
 
-def field_path(name: str, existing: Container[str] | None = None) -> str | None:
+def find_field_path(name: str, existing: Container[str] | None = None) -> str | None:
     """Return the path of the recipe's field that a common name means: ``lr`` → ``optimizer.rate``. With ``existing``,
     consider only these paths. Return None if there is no such field."""
     name = name.replace("-", "_").lower()
     synonyms = [path for path, others in SYNONYMS.items() if name in others.split()]
-    below = [path for path in field_paths() if path.endswith(f".{name}")]
-    paths = [name] * (name in field_paths()) + synonyms + below
+    below = [path for path in list_field_paths() if path.endswith(f".{name}")]
+    paths = [name] * (name in list_field_paths()) + synonyms + below
     return next((path for path in paths if existing is None or path in existing), None)
 
 
 @cache
-def field_paths() -> tuple[str, ...]:
+def list_field_paths() -> tuple[str, ...]:
     """Return the paths of the fields of a recipe and of its parts."""
     recipe = find_class("Recipe")
     assert recipe
     types = {field.name: field.type for field in recipe.fields}
-    owners = [(parent, one) for parent in PARENTS for one in possible_parts(types[parent])]
+    owners = [(parent, one) for parent in PARENT_FIELDS for one in find_accepted_parts(types[parent])]
     inside = [f"{parent}.{field.name}" for parent, one in owners for field in one.fields]
     return tuple(dict.fromkeys([*types, *inside]))
 
 
-def possible_parts(annotation: str) -> list[ClassDeclaration]:
+def find_accepted_parts(annotation: str) -> list[ClassDeclaration]:
     """Return the parts that a field of this type accepts; for other types, the dataclasses that the type names."""
     words = re.findall(r"[A-Z]\w+", annotation)
-    kinds = [kind for kind, base in BASES.items() if base in words]
-    found = [one for kind in kinds for one in declared_parts()[kind].values()]
+    kinds = [kind for kind, base in BASE_NAMES.items() if base in words]
+    found = [one for kind in kinds for one in read_parts()[kind].values()]
     return found or [one for word in words if (one := find_class(word))]
 
 
@@ -248,14 +248,14 @@ def list_recipe_names() -> list[str]:
 
 
 def list_recipe_files() -> list[RecipeFile]:
-    """Return the shipped recipes by file. The names of the recipes in families are read from ``MEMBERS``."""
-    members, found = json.loads(MEMBERS.read_text(encoding="utf-8")), []
+    """Return the shipped recipes by file. The names of the recipes in families are read from ``MEMBERS_FILE``."""
+    members, found = json.loads(MEMBERS_FILE.read_text(encoding="utf-8")), []
     for path in _list_files("recipes"):
         recipes = {name.replace("_", "-"): about for name, about in _list_functions(path, "Recipe")}
         for name, about in _list_functions(path, "dict[str, Recipe]"):
             recipes |= dict.fromkeys(members.get(path.stem, {}).get(name, []), about)
         docstring = ast.get_docstring(ast.parse(path.read_bytes())) or ""
-        found.append(RecipeFile(path.stem, first_sentence(docstring), recipes))
+        found.append(RecipeFile(path.stem, extract_first_sentence(docstring), recipes))
     return found
 
 
@@ -270,8 +270,7 @@ def _list_files(folder: str) -> list[Path]:
 
 
 def _list_functions(path: Path, return_annotation: str) -> Iterator[tuple[str, str]]:
-    """Yield name and first docstring paragraph of public functions with this return annotation and no required
-    arguments."""
+    """Yield name and summary of each public function with this return annotation and no required arguments."""
     for node in ast.parse(path.read_bytes()).body:
         if not isinstance(node, ast.FunctionDef) or node.name.startswith("_") or node.returns is None:
             continue

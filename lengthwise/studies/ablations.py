@@ -8,16 +8,16 @@ from lengthwise.recipes.looped import SETTINGS, build_variation
 
 # Tasks and their largest training size. `published-…` and `half-…` (half the training range) vary the published form,
 # which has neither a window nor positions.
-TASKS = {"parity": 20, "addition": 10, "flipped-copy": 20, "abacus": 10}
-TASKS |= {"published-parity": 20, "published-binary-sum": 20}
-TASKS |= {f"half-{task}": setting.top for task, setting in SETTINGS["half"].items()}
+LARGEST_SIZES = {"parity": 20, "addition": 10, "flipped-copy": 20, "abacus": 10}
+LARGEST_SIZES |= {"published-parity": 20, "published-binary-sum": 20}
+LARGEST_SIZES |= {f"half-{task}": setting.top for task, setting in SETTINGS["half"].items()}
 
 
 def ablations(tasks: str = "all") -> Study:
     """Our looped models with one part changed at a time, measured at 2, 3, 5 and 10 times the training length."""
     panels = []
-    for task in parse_names(tasks, TASKS):
-        top = TASKS[task]
+    for task in parse_names(tasks, LARGEST_SIZES):
+        top = LARGEST_SIZES[task]
         selected = [recipe for name, recipe in recipes().items() if name.startswith(f"ablation-{task}-")]
         if task.startswith("published-"):
             selected.insert(0, build_variation(task.removeprefix("published-"), "fop-loop-adaptive"))

@@ -1,4 +1,4 @@
-"""Which architecture generalizes on which formal language? Architectures × tasks by one protocol."""
+"""Which architecture generalizes on which formal language? Architectures × tasks, trained by the same protocol."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from lengthwise.base.results import MATRIX_LENGTH_FACTORS
 from lengthwise.experiment.study import Panel, Study, check_unique
 from lengthwise.recipes.formal import ARCHITECTURES, TASKS, Scale, build_formal_recipe
 
-TITLES = {"s3": "Words over S3", "s5": "Words over S5"}
-FAMILIES = "-families"  # suffix of a method that trains with half of each batch from families
+TASK_TITLES = {"s3": "Words over S3", "s5": "Words over S5"}
+SUFFIX = "-families"  # ends the name of a method that trains with half of each batch from families
 
 
 @validate_arguments
@@ -24,11 +24,11 @@ def formal(tasks: str = "all", methods: str = "all", scale: Scale = "cpu") -> St
     panels = []
     for task in task_names:
         recipes = tuple(
-            build_formal_recipe(task, name.removesuffix(FAMILIES), scale, families=0.5 * name.endswith(FAMILIES))
+            build_formal_recipe(task, name.removesuffix(SUFFIX), scale, families=0.5 * name.endswith(SUFFIX))
             for name in names
         )
         top = recipes[0].lengths.top
-        title = TITLES.get(task, task.replace("-", " ").capitalize()) + f", trained on up to {top}"
+        title = TASK_TITLES.get(task, task.replace("-", " ").capitalize()) + f", trained on up to {top}"
         sizes = tuple(round(times * top) for times in MATRIX_LENGTH_FACTORS)
         panels.append(Panel(title, recipes, sizes, far_families=True, highlight=recipes[-1].name, name=task))
     note = "1,000 steps at the cpu scale, 10,000 at paper, 30,000 at long; widths and curriculum are the same for all."

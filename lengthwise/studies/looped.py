@@ -18,13 +18,13 @@ LONG_SEARCH_TASKS = ("multiplication", "unique-set")
 OUR_METHOD = "looped"
 MAIN_METHODS = (OUR_METHOD, "fop-loop-adaptive")  # the main method of figures: the first that is present
 
-PAPER, CSV = "text of the paper; per-point figures are in plots only", "released CSV"
+PAPER_SOURCE, CSV_SOURCE = "text of the paper; per-point figures are in plots only", "released CSV"
 CLAIMS = {
     "parity": (
-        Claim("NoPE decoder, 110M parameters", 22, "0.992", CSV),
-        Claim("NoPE decoder, 110M parameters", 25, "0.962", CSV),
-        Claim("NoPE decoder, 110M parameters", 30, "0.684", CSV),
-        Claim("NoPE decoder, 110M parameters", 40, "0.421", CSV),
+        Claim("NoPE decoder, 110M parameters", 22, "0.992", CSV_SOURCE),
+        Claim("NoPE decoder, 110M parameters", 25, "0.962", CSV_SOURCE),
+        Claim("NoPE decoder, 110M parameters", 30, "0.684", CSV_SOURCE),
+        Claim("NoPE decoder, 110M parameters", 40, "0.421", CSV_SOURCE),
     )
 }
 
@@ -40,9 +40,9 @@ def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu
     highlight, panels = next((name for name in MAIN_METHODS if name in chosen), chosen[-1]), []
     for task in task_names:
         recipes = {method: _find_recipe(task, method, scale) for method in chosen}
-        top, tested = recipes[chosen[0]].lengths.top, scaled_test_length(task, scale)
+        top, tested = recipes[chosen[0]].lengths.top, scale_test_length(task, scale)
         extra = 30 if task in LONG_SEARCH_TASKS else 20
-        claim = Claim("FOP-Loop-Adaptive", tested, "near-perfect; next-token baselines fail", PAPER)
+        claim = Claim("FOP-Loop-Adaptive", tested, "near-perfect; next-token baselines fail", PAPER_SOURCE)
         panel = Panel(
             title=f"{task.replace('-', ' ').capitalize()}, trained on up to {top}",
             recipes=tuple(recipes.values()),
@@ -60,7 +60,7 @@ def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu
     return Study("Looped transformers and their baselines", tuple(panels), samples=6400, highlight=highlight)
 
 
-def scaled_test_length(task: str, scale: Scale) -> int:
+def scale_test_length(task: str, scale: Scale) -> int:
     """Return the test length of a task: the published test length, scaled to the training length of this scale."""
     return TEST_LENGTHS[task] * SETTINGS[scale][task].top // SETTINGS["paper"][task].top
 

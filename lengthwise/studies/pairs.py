@@ -7,7 +7,7 @@ from lengthwise.recipes.pairs import build_notebook_models as recipes
 from lengthwise.recipes.pairs import looped_pairs, standard_pairs
 from lengthwise.recipes.window import looped_parity
 
-TITLES = {"decimal": "Decimal sums of 8 digits", "binary": "Binary sums of 8 bits, modulo 2ⁿ"}
+TASK_TITLES = {"decimal": "Decimal sums of 8 digits", "binary": "Binary sums of 8 bits, modulo 2ⁿ"}
 
 
 def pairs() -> Study:
@@ -20,9 +20,9 @@ def pairs() -> Study:
 def notebook(tasks: str = "all") -> Study:
     """A standard and a looped encoder, trained on exactly 8 digits with the notebook's optimizer, steps and dropout."""
     panels, sizes = [], (4, 6, 8, 10, 12, 16, 20, 24)
-    for name in parse_names(tasks, TITLES):
+    for name in parse_names(tasks, TASK_TITLES):
         selected = tuple(recipe for recipe in recipes().values() if recipe.name.endswith(name))
-        panels.append(Panel(TITLES[name], selected, sizes, highlight=f"notebook-looped-{name}", name=name))
+        panels.append(Panel(TASK_TITLES[name], selected, sizes, highlight=f"notebook-looped-{name}", name=name))
     note = "Nothing was chosen by these figures; dropout is off at test time, while the notebook left it on."
     return Study("Standard against looped, as in the notebook", tuple(panels), note)
 

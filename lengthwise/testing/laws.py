@@ -27,7 +27,7 @@ from lengthwise.experiment.study import Study
 from lengthwise.models import ModelSpec
 from lengthwise.nn.mixer import MixerSpec
 from lengthwise.nn.position import Position
-from lengthwise.registry.sources import first_sentence
+from lengthwise.registry.sources import extract_first_sentence
 from lengthwise.runners import Runner
 from lengthwise.testing import laws_of_layouts, laws_of_models, laws_of_parts, laws_of_rules, laws_of_tasks
 from lengthwise.testing.laws_of_parts import Broken
@@ -102,7 +102,7 @@ def list_laws(kind: type) -> tuple[Law, ...]:
 
 def check_laws(part: Any, name: str, laws: Sequence[Law]) -> Findings:
     """Check a part against ``laws``. The findings call the part ``name``."""
-    return Findings(_check_law(name, first_sentence(law.__doc__ or ""), partial(law, part)) for law in laws)
+    return Findings(_check_law(name, extract_first_sentence(law.__doc__ or ""), partial(law, part)) for law in laws)
 
 
 def _check_law(name: str, law: str, function: Callable[[], Any]) -> Finding:

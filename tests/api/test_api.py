@@ -19,12 +19,12 @@ from torch import nn
 
 import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.api.arguments import MAX_SIZES, resolve_sizes
+from lengthwise.api.arguments import MAX_SIZE_COUNT, resolve_sizes
 from lengthwise.report.comparisons import newcombe_interval
 from lengthwise.runs.run import load
 
 ROOT = Path(__file__).parents[2]
-FEW = {"steps": 3, "batch": 4, "lengths": 3, "quiet": True}
+SHORT_RUN = {"steps": 3, "batch": 4, "lengths": 3, "quiet": True}
 
 
 class Gru(nn.Module):
@@ -64,7 +64,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(folder):
-    run = lw.train(lw.Transformer(width=8, heads=2), task="parity", folder=folder / "transformer", **FEW)
+    run = lw.train(lw.Transformer(width=8, heads=2), task="parity", folder=folder / "transformer", **SHORT_RUN)
     run.append("scores", *(score.row() | {"seed": 0} for score in lw.evaluate(run, [2, 3, 6], samples=10, quiet=True)))
     return run
 
@@ -111,7 +111,7 @@ def test_a_trained_module_holds_the_trained_weights():
     torch.manual_seed(7)
     want = torch.rand(2)
     torch.manual_seed(7)
-    run, other = (lw.train(one, task="parity", **FEW) for one in (module, frozen))
+    run, other = (lw.train(one, task="parity", **SHORT_RUN) for one in (module, frozen))
     assert torch.equal(torch.rand(2), want)  # the global generator is as it was
     after = module.state_dict()
     assert any((after[name] != before[name]).any() for name in before)
@@ -124,7 +124,7 @@ def test_a_trained_module_holds_the_trained_weights():
 
 
 def test_a_run_of_another_process_s_module_is_reported_though_it_cannot_be_built(folder, monkeypatch):
-    run = lw.train(Gru(), task="parity", **FEW)
+    run = lw.train(Gru(), task="parity", **SHORT_RUN)
     monkeypatch.setattr("lengthwise.models.external._MODULES", {})
     done = command("report", run.folder, "--out", folder / "out", "--quiet")
     assert done.returncode == 0 and "runs.json" in done.stdout
@@ -155,12 +155,12 @@ def test_scores_do_not_depend_on_torch_s_default_dtype():
 
 def test_fields_of_a_recipe_may_be_given_as_keywords():
     own = lw.Transformer(width=8, heads=2)
-    run = lw.train("looped-parity", "watch.every=0", model=own, **FEW, seed=5)
+    run = lw.train("looped-parity", "watch.every=0", model=own, **SHORT_RUN, seed=5)
     assert run.recipe == run.recipe.change(steps=3, batch=4, seed=5, data_seed=5, lengths=lw.Uniform(top=3), model=own)
     assert run.recipe.chosen_on.sizes == ()
-    run = lw.train(Gru(32, 32), name="expressions", task="expression", **FEW | {"lengths": np.int64(9)})
+    run = lw.train(Gru(32, 32), name="expressions", task="expression", **SHORT_RUN | {"lengths": np.int64(9)})
     assert run.recipe.lengths == lw.Uniform(9, run.recipe.task.smallest) and run.recipe.name == "expressions"
-    assert lw.train(Spec(), task=lw.Copy, **FEW).recipe.name == "spec-copy"
+    assert lw.train(Spec(), task=lw.Copy, **SHORT_RUN).recipe.name == "spec-copy"
 
 
 def test_docstrings_explain_every_public_argument():
@@ -179,7 +179,7 @@ def test_a_run_has_scores_model_and_plot(run):
     assert isinstance(run.model, lw.Model)
     assert run.plot().axes  # exact match against length
     assert "exact match" in str(run) and run.recipe.name in str(run)
-    unmeasured = lw.train(lw.Transformer(width=8, heads=2), task="copy", **FEW)
+    unmeasured = lw.train(lw.Transformer(width=8, heads=2), task="copy", **SHORT_RUN)
     assert not unmeasured.scores and unmeasured.plot().axes[0].get_yscale() == "log"  # the loss
 
 
@@ -251,7 +251,7 @@ def test_a_run_prefers_scores_by_its_own_rule():
     assert run.scores.rules == ["After(loops=1)", "Oracle"]
 
 
-def test_the_difference_has_newcombe_s_interval():
+def test_a_difference_between_scores_has_newcombe_s_interval():
     """Newcombe (1998), Statistics in Medicine 17, 873–890, table II, method 10, gives this for 56/70 − 48/80."""
 
     def score(exact, count):
@@ -267,7 +267,7 @@ def test_a_notebook_shows_results(run):
         assert page.count("<tr>") == page.count("</tr>") > 1 and "<b>1+1" not in page
 
 
-def test_a_recipe_prints_as_a_block(run):
+def test_a_recipe_prints_its_fields_in_several_lines(run):
     lines = str(lw.find("looped-pairs")).splitlines()
     assert len(lines) > 10 and max(map(len, lines)) <= 100
     assert any(re.match(r"  model +Transformer\(", line) for line in lines)
@@ -275,10 +275,8 @@ def test_a_recipe_prints_as_a_block(run):
 
 
 def test_lists_have_a_sentence_for_each_entry_and_can_be_filtered():
-    for found, known in (
-        (lw.list_recipes(), catalog.list_recipes()),
-        (lw.list_models(), catalog.list_parts()["models"]),
-    ):
+    models = catalog.list_parts()["models"]
+    for found, known in ((lw.list_recipes(), catalog.list_recipes()), (lw.list_models(), models)):
         assert set(found) == set(known) and all(found.values())
     assert list(lw.list_tasks("ones", "binary")) == ["binary-sum"]
     assert "looped-parity" in lw.list_recipes("PARITY") and "looped-copy" not in lw.list_recipes("parity")
@@ -298,16 +296,16 @@ def test_parts_may_be_given_as_text():
         found.change(layout="FullOutput(caus=false)")
 
 
-def test_as_many_sizes_as_the_limit_are_allowed():
-    assert len(resolve_sizes(range(1, MAX_SIZES + 1), lw.Parity())) == MAX_SIZES
+def test_the_maximum_number_of_sizes_is_allowed():
+    assert len(resolve_sizes(range(1, MAX_SIZE_COUNT + 1), lw.Parity())) == MAX_SIZE_COUNT
     with pytest.raises(lw.UsageError, match="give between 1 and 10,000 sizes"):
-        resolve_sizes(range(1, MAX_SIZES + 2), lw.Parity())
+        resolve_sizes(range(1, MAX_SIZE_COUNT + 2), lw.Parity())
 
 
 # Invalid arguments
 
-TINY = lw.find("looped-parity", "steps=2", "batch=4", "watch.every=0", "lengths.top=3", "model.width=8")
-WRONG = [
+TINY_RECIPE = lw.find("looped-parity", "steps=2", "batch=4", "watch.every=0", "lengths.top=3", "model.width=8")
+WRONG_CALLS = [
     (lambda: lw.evaluate("looped-pairs", [8.5]), "lengths: 8.5 is not a size"),
     (lambda: lw.evaluate("looped-pairs", [True]), "lengths: True is not a size"),
     (lambda: lw.evaluate("looped-pairs", [10**30]), r"lengths: 10+ is not a size"),
@@ -347,10 +345,10 @@ WRONG = [
     (lambda: lw.train(Spec(), task="parity", model=Spec()), "^model: Spec is a model already; give only one$"),
     (lambda: lw.train([]), "train takes a recipe, its name, a model's configuration or a torch module, not "),
     (lambda: lw.train("looped-parity", matmul="bfloat16"), "matmul: 'bfloat16' is not one of: fp32, tf32, bf16"),
-    (lambda: lw.train(TINY, threads=True), "threads: True is not a whole number"),
-    (lambda: lw.train(TINY, folder={}), "give a name or a path, not {}"),
-    (lambda: lw.train(TINY, folder="a\0b"), "give a name or a path"),
-    (lambda: lw.train(TINY, folder="x" * 3000), "not a valid path"),
+    (lambda: lw.train(TINY_RECIPE, threads=True), "threads: True is not a whole number"),
+    (lambda: lw.train(TINY_RECIPE, folder={}), "give a name or a path, not {}"),
+    (lambda: lw.train(TINY_RECIPE, folder="a\0b"), "give a name or a path"),
+    (lambda: lw.train(TINY_RECIPE, folder="x" * 3000), "not a valid path"),
     (lambda: lw.list_recipes(5), "words must be a string or a list of strings, not .*5.*"),
     (lambda: lw.list_tasks(["parity"]), "words must be a string or a list of strings, not .*"),
     (lambda: lw.list_models(b"lstm"), "words must be a string or a list of strings, not .*"),
@@ -362,19 +360,19 @@ WRONG = [
     (lambda: lw.families(b"parity"), "is neither a task nor the name of one"),
     (lambda: lw.families(lw.Addition(), "nonsense=2"), "nonsense: there is no such field"),
     (lambda: lw.Recipe.read(None), "not a recipe in JSON"),
-    (lambda: replace(TINY, objective=object()), "objective: .* is not one of"),
+    (lambda: replace(TINY_RECIPE, objective=object()), "objective: .* is not one of"),
 ]  # fmt: skip
 
 
 @pytest.mark.usefixtures("no_type_checks")
-@pytest.mark.parametrize(("call", "message"), WRONG, ids=[message for _, message in WRONG])
+@pytest.mark.parametrize(("call", "message"), WRONG_CALLS, ids=[message for _, message in WRONG_CALLS])
 def test_wrong_arguments_are_refused_in_one_line(call, message):
     with pytest.raises(lw.UsageError, match=message) as error:
         call()
     assert str(error.value).isprintable()
 
 
-SCRIPT = """
+TYPED_SCRIPT = """
 import lengthwise as lw
 
 run = lw.train("looped-parity", seed=1, {word}=True)
@@ -387,7 +385,7 @@ def test_a_misspelt_keyword_fails_in_a_type_checker(tmp_path):
     """A type checker finds a misspelled keyword, because the installed package is typed."""
     assert (ROOT / "lengthwise" / "py.typed").exists()
     for word, wrong in (("quiet", 0), ("quite", 1)):
-        (tmp_path / f"{word}.py").write_text(SCRIPT.format(word=word))
+        (tmp_path / f"{word}.py").write_text(TYPED_SCRIPT.format(word=word))
         command = [Path(sys.executable).with_name("pyrefly"), "check", f"{word}.py", "--preset", "default"]
         command += ["--python-interpreter-path", sys.executable, "--search-path", ROOT]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)

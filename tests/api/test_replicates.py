@@ -12,14 +12,14 @@ from lengthwise.api.runs import build_replicate
 from lengthwise.cli import entry
 from lengthwise.report import by_recipe
 
-SYMBOLS = len(lw.NextToken().vocabs(lw.Parity())[0])
-FEW = {"steps": 2, "batch": 4, "lengths": 3, "quiet": True}
+SYMBOL_COUNT = len(lw.NextToken().vocabs(lw.Parity())[0])
+SHORT_RUN = {"steps": 2, "batch": 4, "lengths": 3, "quiet": True}
 
 
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.embed, self.read = nn.Embedding(SYMBOLS, 8), nn.Linear(8, SYMBOLS)
+        self.embed, self.read = nn.Embedding(SYMBOL_COUNT, 8), nn.Linear(8, SYMBOL_COUNT)
         self.gru = nn.GRU(8, 8, batch_first=True)
 
     def forward(self, tokens):
@@ -38,7 +38,7 @@ def have_equal_weights(first, second):
 
 def test_seeds_of_a_recipe_have_different_weights_and_problems():
     net = Net()
-    runs = lw.train(net, task="parity", seeds=3, seed=4, **FEW)
+    runs = lw.train(net, task="parity", seeds=3, seed=4, **SHORT_RUN)
     assert [run.recipe.seed for run in runs] == [run.recipe.data_seed for run in runs] == [4, 5, 6]
     assert len({run.recipe.id for run in runs}) == 3 and len({run.recipe.seedless_id for run in runs}) == 1
     assert [len(group) for group in by_recipe(runs).values()] == [3]
@@ -46,7 +46,7 @@ def test_seeds_of_a_recipe_have_different_weights_and_problems():
     spec = runs[0].recipe.model
     assert replace(spec, form="").spec_without_seed == replace(spec, form="")  # an earlier version: not pooled
     assert spec.spec_without_seed.digest == spec.form
-    other = lw.train(nn.Sequential(nn.Embedding(SYMBOLS, SYMBOLS)), task="parity", **FEW)
+    other = lw.train(nn.Sequential(nn.Embedding(SYMBOL_COUNT, SYMBOL_COUNT)), task="parity", **SHORT_RUN)
     assert other.recipe.seedless_id != runs[0].recipe.seedless_id
 
 
@@ -60,11 +60,11 @@ def test_replicates_use_the_initialization_of_their_class():
 
 
 def test_a_class_or_a_function_builds_the_module_of_each_seed():
-    first = lw.train(Net, task="parity", seeds=2, **FEW)
-    again = lw.train(lambda: Net(), task="parity", seeds=2, **FEW)
+    first = lw.train(Net, task="parity", seeds=2, **SHORT_RUN)
+    again = lw.train(lambda: Net(), task="parity", seeds=2, **SHORT_RUN)
     assert [run.recipe.id for run in first] == [run.recipe.id for run in again]
-    assert lw.train(Net, task="parity", **FEW).recipe.id == first[0].recipe.id
-    recipes = lw.train("looped-parity", "model.width=8", "watch.every=0", seeds=2, **FEW)
+    assert lw.train(Net, task="parity", **SHORT_RUN).recipe.id == first[0].recipe.id
+    recipes = lw.train("looped-parity", "model.width=8", "watch.every=0", seeds=2, **SHORT_RUN)
     assert [run.recipe.seed for run in recipes] == [0, 1]
 
 
@@ -78,16 +78,16 @@ def test_a_class_or_a_function_builds_the_module_of_each_seed():
 )
 def test_a_module_that_cannot_be_reinitialized_is_refused(module_or_function, message):
     with pytest.raises(lw.UsageError, match=message):
-        lw.train(module_or_function, task="parity", seeds=2, **FEW)
+        lw.train(module_or_function, task="parity", seeds=2, **SHORT_RUN)
     with pytest.raises(lw.UsageError, match="each seed needs its own folder"):
-        lw.train(Net(), task="parity", seeds=2, folder="somewhere", **FEW)
+        lw.train(Net(), task="parity", seeds=2, folder="somewhere", **SHORT_RUN)
 
 
 @pytest.fixture(scope="module")
 def replicates(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LENGTHWISE_RUNS", str(tmp_path_factory.mktemp("replicates")))
-        found = lw.train(Net(), task="parity", seeds=2, **FEW)
+        found = lw.train(Net(), task="parity", seeds=2, **SHORT_RUN)
     for run in found:
         lw.evaluate(run, [20, 40], samples=6, families=True, save=True, quiet=True)
     return found
@@ -128,7 +128,7 @@ def test_scores_that_cannot_be_pooled_are_refused(replicates):
         lw.compare(replicates, "looped-addition")
     with pytest.raises(lw.UsageError, match="compare pools runs"):
         lw.compare(replicates, replicates[0].scores)
-    fresh = lw.train(Net(), task="parity", seed=9, **FEW)
+    fresh = lw.train(Net(), task="parity", seed=9, **SHORT_RUN)
     with pytest.raises(lw.UsageError, match="no scores yet"):
         lw.compare([fresh])
     with pytest.raises(lw.UsageError, match="net-parity: no scores yet"):

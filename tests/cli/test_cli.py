@@ -23,9 +23,9 @@ from lengthwise.cli.solve import _join_grids
 from lengthwise.tasks.sudoku import Sudoku
 from lengthwise.training.trainer import Trainer
 
-TINY = ["steps=12", "batch=8", "model.width=16", "watch.every=0"]
-FEW = ["steps=2", "batch=2", "model.width=8", "watch.every=0"]
-MEASURED = ["--lengths", "2,3", "--samples", "20", "--quiet"]
+TINY_RUN = ["steps=12", "batch=8", "model.width=16", "watch.every=0"]
+TWO_STEPS = ["steps=2", "batch=2", "model.width=8", "watch.every=0"]
+EVALUATION = ["--lengths", "2,3", "--samples", "20", "--quiet"]
 
 
 def check_error(result, *parts, code=2):
@@ -40,7 +40,7 @@ def check_error(result, *parts, code=2):
 def run(tmp_path_factory):
     """Train a run by the ``train`` command and return its folder."""
     folder = tmp_path_factory.mktemp("place")
-    done = command("train", "looped-pairs", *TINY, *MEASURED, "--json", env={"LENGTHWISE_RUNS": str(folder)})
+    done = command("train", "looped-pairs", *TINY_RUN, *EVALUATION, "--json", env={"LENGTHWISE_RUNS": str(folder)})
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(done.stdout)
     assert [row["sizes"] for row in result["scores"]] == [[2], [3]]
@@ -115,7 +115,7 @@ def test_an_incomplete_grid_is_refused_and_the_next_is_solved():
 
 @pytest.mark.usefixtures("blank_figures")
 def test_the_main_commands_work_on_a_small_run(run, tmp_path, monkeypatch):
-    again = command("train", run, *MEASURED, "--json")
+    again = command("train", run, *EVALUATION, "--json")
     assert len(json.loads(again.stdout)[0]["scores"]) == 2  # the stored scores were used
     monkeypatch.setenv("LENGTHWISE_RUNS", str(run.parent))
     rows = json.loads(command("evaluate", run.name, "--lengths", "2-4:2", "--samples", "10", "--json").stdout)
@@ -124,7 +124,7 @@ def test_the_main_commands_work_on_a_small_run(run, tmp_path, monkeypatch):
     assert command("report", run, "--out", tmp_path / "figures").returncode == 0
     assert {"scores.csv", "runs.json", "lengths.png"} <= {p.name for p in (tmp_path / "figures").iterdir()}
     assert json.loads(command("list", "--json").stdout)["runs"] == {run.name: "done"}
-    assert json.loads(command("show", "looped-pairs", *TINY, "--json").stdout)["parameters"] > 0
+    assert json.loads(command("show", "looped-pairs", *TINY_RUN, "--json").stdout)["parameters"] > 0
     assert command("sample", "parity", "4", "--count", "3").stdout.count("→") == 3
     assert command("sample", "Addition(base=2)", "4").stdout == command("sample", "addition", "4", "base=2").stdout
 
@@ -152,23 +152,23 @@ def test_list_shows_damaged_runs_and_counts_many_inquiries(run, runs, monkeypatc
 
 @pytest.mark.usefixtures("jobs_in_process")
 def test_every_seed_is_measured_at_sizes_on_two_axes():
-    words = ["looped-parity", "task=Addition", "lengths=Uniform(top=2)", *TINY, "--seeds", "2", "--jobs", "2"]
+    words = ["looped-parity", "task=Addition", "lengths=Uniform(top=2)", *TINY_RUN, "--seeds", "2", "--jobs", "2"]
     done = command("train", *words, "--lengths", "1x2", "--samples", "5", "--quiet", "--json")
     assert done.returncode == 0, done.stderr
     assert [[row["sizes"] for row in run["scores"]] for run in json.loads(done.stdout)] == [[[1, 2]]] * 2
 
 
 def test_training_without_a_measurement_prints_the_folder(runs):
-    done = command("train", "looped-parity", *FEW, "--samples", "0", "--families", "--json")
+    done = command("train", "looped-parity", *TWO_STEPS, "--samples", "0", "--families", "--json")
     (entry,) = json.loads(done.stdout)
     assert done.returncode == 0 and entry["scores"] == []
-    again = command("train", "looped-parity", *FEW, "--samples", "0", "--quiet")
+    again = command("train", "looped-parity", *TWO_STEPS, "--samples", "0", "--quiet")
     assert again.returncode == 0 and again.stdout.split()[0] == entry["run"]
 
 
 @pytest.mark.usefixtures("blank_figures")
 def test_a_report_of_all_runs_leaves_out_sweeps_and_the_demo(runs, tmp_path):
-    run = lw.train("looped-parity", *FEW, "lengths.top=4", quiet=True)
+    run = lw.train("looped-parity", *TWO_STEPS, "lengths.top=4", quiet=True)
     for named in (run.folder, run.folder.name):
         before = {*runs.glob("[!.]*")}
         assert command("train", named, "--lengths", 4, "--samples", 4, "--quiet").returncode == 0
@@ -184,7 +184,7 @@ def test_a_report_of_all_runs_leaves_out_sweeps_and_the_demo(runs, tmp_path):
 
 
 def test_a_grid_is_measured_again_for_more_precision():
-    run = lw.train("columns-addition", "task.equal_lengths=false", *FEW, "lengths.top=4", quiet=True)
+    run = lw.train("columns-addition", "task.equal_lengths=false", *TWO_STEPS, "lengths.top=4", quiet=True)
     words = ["evaluate", run.folder, "--grid", "1x2", "--uniform-only", "--json", "--quiet"]
     assert {row["count"] for row in json.loads(command(*words).stdout)} == {1000}
     assert min(row["count"] for row in json.loads(command(*words, "--precision", "0.001").stdout)) > 1000
@@ -192,7 +192,7 @@ def test_a_grid_is_measured_again_for_more_precision():
 
 def test_training_a_changed_run_says_that_it_is_another_recipe(runs):
     words = ["--lengths", "2", "--samples", "2", "--quiet"]
-    assert command("train", "looped-pairs", *FEW, *words).stderr == ""
+    assert command("train", "looped-pairs", *TWO_STEPS, *words).stderr == ""
     (old,) = runs.iterdir()
     assert command("train", old, *words).stderr == ""
     (line,) = command("train", old, "steps=3", *words).stderr.splitlines()
@@ -242,7 +242,7 @@ def test_sizes_are_parsed_without_duplicates():
 # Commands that fail
 
 
-WRONG = [  # commands, and parts of the line that each must print
+BAD_COMMANDS = [  # commands, and parts of the line that each must print
     ("train looped-parity model.widht=3", "widht", "did you mean width"),
     ("train looped-parity lr=3", "write optimizer.rate=3"),
     ("train looped-parity --lr 3", "write optimizer.rate="),
@@ -297,7 +297,7 @@ WRONG = [  # commands, and parts of the line that each must print
 
 
 @pytest.mark.parametrize(
-    ("words", "parts"), [(words, parts) for words, *parts in WRONG], ids=[words for words, *_ in WRONG]
+    ("words", "parts"), [(words, parts) for words, *parts in BAD_COMMANDS], ids=[words for words, *_ in BAD_COMMANDS]
 )
 def test_wrong_commands_fail_with_one_line(run, runs, words, parts):
     check_error(command(*words.replace("RUN", str(run)).split()), *parts)
@@ -323,7 +323,7 @@ def test_a_custom_task_needs_its_fields_without_defaults(tmp_path, monkeypatch):
 
 
 def test_a_diverging_seed_does_not_stop_others_in_one_process(monkeypatch):
-    words = ["train", "looped-parity", *FEW, "steps=3", "lengths.top=4"]
+    words = ["train", "looped-parity", *TWO_STEPS, "steps=3", "lengths.top=4"]
     words += ["--seeds", 2, "--jobs", 1, "--lengths", 4, "--samples", 4, "--quiet"]
     done = command(*words, "optimizer.rate=1e30", "clip=none")
     assert done.returncode == 2 and "2 of 2 seeds diverged" in done.stderr
@@ -341,7 +341,7 @@ def test_a_diverging_seed_does_not_stop_others_in_one_process(monkeypatch):
 
 
 def test_figures_of_loops_do_not_overwrite_each_other(tmp_path):
-    runs = [lw.train("looped-parity", *FEW, folder=tmp_path / name / "x", quiet=True).folder for name in "ab"]
+    runs = [lw.train("looped-parity", *TWO_STEPS, folder=tmp_path / name / "x", quiet=True).folder for name in "ab"]
     more = "--lengths", 4, "--samples", 4, "--device", "cpu", "--out", tmp_path / "out"
     check_error(command("report", *runs, "--stopping", *more), "would overwrite each other")
 

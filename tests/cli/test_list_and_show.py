@@ -18,7 +18,7 @@ from lengthwise.cli.options import find_recipe
 from lengthwise.cli.parser import add_completers
 from lengthwise.registry import sources
 
-WIDTHS = (60, 80, 200)
+TERMINAL_WIDTHS = (60, 80, 200)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def run_at_width(capsys, monkeypatch):
 def test_sources_and_imported_code_agree():
     parts = {  # without what other tests have imported
         kind: [name for name, one in found.items() if one.file.is_relative_to(sources.PACKAGE)]
-        for kind, found in sources.declared_parts().items()
+        for kind, found in sources.read_parts().items()
     }
     ours = {
         kind: [recorded_name(cls) for cls in found.values() if cls.__module__.startswith("lengthwise")]
@@ -47,7 +47,7 @@ def test_sources_and_imported_code_agree():
     }
     assert parts == ours
     assert {name: about for one in sources.list_recipe_files() for name, about in one.recipes.items()} == {
-        name: catalog.read_summary(function) for name, function in catalog._shipped_recipes().items()
+        name: catalog.read_summary(function) for name, function in catalog._find_shipped_recipes().items()
     }, "run `make docs`"
     assert sources.list_studies() == {
         name: catalog.read_summary(function) for name, function in catalog.list_studies().items()
@@ -88,7 +88,7 @@ assert not {"torch", "numpy", "matplotlib"} & set(sys.modules)
     env = {"LENGTHWISE_RUNS": str(tmp_path), "PYTHONPATH": str(sources.PACKAGE.parent)}
     done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True, env=env)
     *texts, _ = done.stdout.split("END\n")
-    for text, width, height in zip(texts, WIDTHS, (85, 60, 42), strict=True):
+    for text, width, height in zip(texts, TERMINAL_WIDTHS, (85, 60, 42), strict=True):
         assert max(map(len, text.splitlines())) <= width and len(text.splitlines()) <= height
         for name in ("looped-pairs*", "ntp-parity … (48)", "looped-unique-set*", "Transformer", "a-run: begun"):
             assert name in text  # not cut at any width
@@ -126,7 +126,7 @@ def test_show_explains_parts_and_fields(run_at_width):
     assert [field["name"] for field in fields] == ["pauses", "framed"]  # inherited
     text = run_at_width(80, "show", "model.positions")
     assert "tuple[Position, ...] = (NoPE(),)" in text
-    for name in sources.declared_parts()["positions"]:
+    for name in sources.read_parts()["positions"]:
         assert f"  {name} " in text
     assert run_at_width(80, "show", "positions").count("RoPE ") == 1
     rows = run_at_width(200, "show", "looped-parity", "--all").splitlines()
@@ -139,12 +139,12 @@ def test_show_explains_parts_and_fields(run_at_width):
 
 def test_fields_are_found_by_synonyms_and_paths():
     for path, names in sources.SYNONYMS.items():
-        assert path in sources.field_paths()
+        assert path in sources.list_field_paths()
         for name in names.split():
-            assert sources.field_path(name) == sources.field_path(name.replace("_", "-")) == path
+            assert sources.find_field_path(name) == sources.find_field_path(name.replace("_", "-")) == path
     recipe = catalog.find_recipe("looped-parity", ["lengths=Curriculum(top=20, every=60)"])
     for path in ("batch", "model.width", "optimizer.rate", "lengths.every", "watch.every"):
-        assert path in sources.field_paths() and recipe.change([f"{path}=8"]) != recipe
+        assert path in sources.list_field_paths() and recipe.change([f"{path}=8"]) != recipe
 
 
 def test_a_run_with_an_unknown_part_gets_the_advice_to_import_it(tmp_path, capsys):
@@ -186,7 +186,7 @@ import lengthwise as lw
 class Parity(lw.Parity):
     \"\"\"Mine.\"\"\"
 """
-COMMANDS = ["list", "list parts", "list recipes", "show model"]
+LIST_COMMANDS = ["list", "list parts", "list recipes", "show model"]
 
 
 def run_with_modules(folder, words, **modules):
@@ -197,7 +197,7 @@ def run_with_modules(folder, words, **modules):
     return command_in_fork(*words.split(), *named, folder=folder)
 
 
-@pytest.mark.parametrize("words", [*COMMANDS, "sample parity 3"])
+@pytest.mark.parametrize("words", [*LIST_COMMANDS, "sample parity 3"])
 def test_a_class_may_have_the_name_of_its_base_but_not_of_a_shipped_part(words, tmp_path):
     done = run_with_modules(tmp_path, words, gates=SAME_NAME_AS_BASE, doors=SAME_NAME_AS_BASE.replace("Gated", "Doors"))
     assert done.returncode == 0 and not done.stderr
@@ -229,7 +229,7 @@ def test_a_file_or_folder_that_another_module_hides_is_refused(name, tmp_path):
 # Completion
 
 
-COMPLETED = [
+COMPLETIONS = [
     ("sh", "show"),
     ("train looped-pai", "looped-pairs"),
     ("train looped-parity model.wid", "model.width="),
@@ -241,7 +241,7 @@ COMPLETED = [
 ]
 
 
-@pytest.mark.parametrize(("text", "expected"), COMPLETED)
+@pytest.mark.parametrize(("text", "expected"), COMPLETIONS)
 def test_shell_completion_finds_names_and_options(text, expected):
     *before, last = ["lengthwise", *text.split()]
     finder = argcomplete.CompletionFinder(add_completers(entry.build_parser()), always_complete_options=True)

@@ -34,7 +34,7 @@ from lengthwise.training.loop import try_training
 pytestmark = pytest.mark.usefixtures("no_type_checks")
 
 CPU = torch.device("cpu")
-TINY = lw.find("looped-parity", *fuzz.SHORT_CHANGES, *fuzz.SMALL_CHANGES)
+TINY_RECIPE = lw.find("looped-parity", *fuzz.SHORT_CHANGES, *fuzz.SMALL_CHANGES)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def check_error(result, *parts):
 # Values of fields
 
 # Settings that parts need in the rest of the recipe.
-SETTINGS = {
+REQUIRED_CHANGES = {
     "Pairs": ["task=Addition(equal_lengths=true)"],
     "NextToken": ["stopping=Oracle"],
     "Expression": ["lengths=Uniform(top=4,bottom=3)"],
@@ -74,28 +74,28 @@ SETTINGS = {
     "Maze": ["layout=Grid", "lengths=Uniform(top=3,bottom=2)"],
     "Sudoku": ["layout=Grid", "lengths=OneOf(sizes=(4,))"],
 }
-SMALL = {"Transformer": "Transformer(width=8,heads=2)", "ReTran": "ReTran(width=8,heads=2,hidden=4,layers=1)",
+SMALL_PARTS = {"Transformer": "Transformer(width=8,heads=2)", "ReTran": "ReTran(width=8,heads=2,hidden=4,layers=1)",
          "LSTM": "LSTM(width=8,hidden=4)", "Finite": "Finite(rows=8)"}  # fmt: skip
 FIELD_PATHS = {"positions": "model.positions.0", "mixers": "model.mixer", "tasks": "task", "layouts": "layout",
          "sources": "source", "models": "model", "objectives": "objective", "optimizers": "optimizer"}  # fmt: skip
-EXTREME = ("-1", "nan", "1e400", "1" + "0" * 18, "9" * 5000, "word", "(1,2,3)", "'\x1b[31m'")
-FIELDS = [(name, None) for name in ("watch", "schedule", "chosen_on", "")]
-FIELDS += [
+EXTREME_VALUES = ("-1", "nan", "1e400", "1" + "0" * 18, "9" * 5000, "word", "(1,2,3)", "'\x1b[31m'")
+PARTS = [(name, None) for name in ("watch", "schedule", "chosen_on", "")]
+PARTS += [
     (name, part) for name in catalog.list_parts() for part in list_parts(name) if not isinstance(part, ExternalModule)
 ]
 
 
-@pytest.mark.parametrize(("name", "default"), FIELDS, ids=lambda value: getattr(type(value), "__name__", value))
+@pytest.mark.parametrize(("name", "default"), PARTS, ids=lambda value: getattr(type(value), "__name__", value))
 def test_a_field_accepts_only_values_that_training_survives(name, default):
     """Each field of each part refuses an extreme value in one line, or training survives its first steps with it.
     Inherited fields are tested in the class that declares them."""
     where, kind = FIELD_PATHS.get(name, name), type(default).__name__
-    text = SMALL.get(kind) or format_part(default)
-    base = TINY.change([*SETTINGS.get(kind, []), f"{where}={text}"] if default else [])
-    part, wrong = type(default or (getattr(TINY, name) if name else TINY)), 0
+    text = SMALL_PARTS.get(kind) or format_part(default)
+    base = TINY_RECIPE.change([*REQUIRED_CHANGES.get(kind, []), f"{where}={text}"] if default else [])
+    part, wrong = type(default or (getattr(TINY_RECIPE, name) if name else TINY_RECIPE)), 0
     fields = [field for field in dataclasses.fields(part) if LONG or field.name in part.__annotations__]
     for field in fields:
-        for value in EXTREME:
+        for value in EXTREME_VALUES:
             try:
                 try_training(base.change([f"{where}.{field.name}={value}".lstrip(".")]), CPU)
             except lw.UsageError as error:
@@ -130,7 +130,7 @@ def test_a_range_describes_its_requirement_in_words():
     assert describe_type("tuple[Position, ...]") == "tuple[Position, ...]"
 
 
-TOO_LATE = {  # what would fail late, or could not be measured: refused before a folder is made
+LATE_FAILURES = {  # what would fail late, or could not be measured: refused before a folder is made
     "optimizer.rate=-1": "optimizer.rate must be 0 or more",
     "optimizer.betas=(0.9,1.5)": "optimizer.betas.1 must be",
     "hard=0.5": "no harder set",
@@ -152,11 +152,11 @@ TOO_LATE = {  # what would fail late, or could not be measured: refused before a
 }
 
 
-@pytest.mark.parametrize("change", TOO_LATE)
+@pytest.mark.parametrize("change", LATE_FAILURES)
 def test_recipes_and_options_that_would_fail_late_are_refused_before_a_folder_is_made(change, run_cli, runs):
     check_error(
         run_cli("train", "looped-parity", *fuzz.SHORT_CHANGES, *fuzz.SMALL_CHANGES, *change.split(), "--quiet"),
-        TOO_LATE[change],
+        LATE_FAILURES[change],
     )
     assert not runs.exists()
 
@@ -165,7 +165,7 @@ def test_recipes_and_options_that_would_fail_late_are_refused_before_a_folder_is
 
 
 def test_parts_can_be_given_by_name_in_python():
-    assert dataclasses.replace(TINY, stopping="Oracle").stopping == lw.Oracle()
+    assert dataclasses.replace(TINY_RECIPE, stopping="Oracle").stopping == lw.Oracle()
     assert lw.Watch(every=1, sizes=[2, 3]).sizes == lw.Watch(1, (2, 3)).sizes == (2, 3)
 
     @validate_arguments
@@ -196,7 +196,7 @@ def test_foreign_text_is_printed_literally_without_control_codes_and_errors_are_
 @pytest.mark.parametrize("name", ["[bold]*?", "\x1b[31mtwo\nlines", "é→" + "x" * 200])
 def test_folders_may_have_any_name(name, run_cli, runs, monkeypatch):
     monkeypatch.setenv("LENGTHWISE_RUNS", str(runs / name))
-    run = Run.of(TINY)
+    run = Run.of(TINY_RECIPE)
     odd = runs / name / name
     odd.mkdir()
     (odd / "config.json").write_text(json.dumps({"kind": damage.CONTROL_TEXT}))
@@ -259,7 +259,7 @@ def _restore_sigint():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-IMPORTS = {
+BROKEN_MODULES = {
     "import lengthwise as lw\n\nONE = lw.find('looped-paritx')": "line 3: recipe: 'looped-paritx' is not one of",
     "raise NameError('\\x1b[31m')": "line 1",
     "import sys; sys.exit(3)": "SystemExit",
@@ -269,18 +269,18 @@ IMPORTS = {
 }
 
 
-@pytest.mark.parametrize("code", [*IMPORTS, None])
+@pytest.mark.parametrize("code", [*BROKEN_MODULES, None])
 def test_a_module_that_cannot_be_imported_is_refused(code, run_cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = f"module_{abs(hash(code))}"
     if code:
         Path(f"{name}.py").write_text(code, encoding="utf-8")
     check_error(
-        run_cli("sample", "parity", "3", "--import", name), f"--import {name}: ", IMPORTS.get(code, "no module")
+        run_cli("sample", "parity", "3", "--import", name), f"--import {name}: ", BROKEN_MODULES.get(code, "no module")
     )
 
 
-NARROW = """
+NARROW_TASK = """
 from dataclasses import dataclass
 
 from lengthwise.tasks.parity import Parity
@@ -302,10 +302,10 @@ limit = 10**6
 def test_an_error_in_a_user_s_task_after_training_is_one_line(command, run_cli, tmp_path, monkeypatch, runs):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    Path("narrow.py").write_text(NARROW, encoding="utf-8")
+    Path("narrow.py").write_text(NARROW_TASK, encoding="utf-8")
     monkeypatch.delitem(sys.modules, "narrow", raising=False)
     narrow = importlib.import_module("narrow")
-    run = lw.train(TINY.change(task=narrow.NarrowParity()), quiet=True)
+    run = lw.train(TINY_RECIPE.change(task=narrow.NarrowParity()), quiet=True)
     narrow.limit = 2
     done = run_cli(*command.replace("RUN", str(run.folder)).split(), "--import", "narrow")
     check_error(done, "ValueError in narrow.py, line 11: too wide")
@@ -320,7 +320,7 @@ def test_unusable_devices_and_names_too_long_for_a_file_are_refused(run_cli):
 
 
 def test_an_unreadable_folder_is_reported(run_cli, monkeypatch, runs):
-    Run.of(TINY)
+    Run.of(TINY_RECIPE)
 
     def deny_access(path, *_, **__):
         raise PermissionError(13, "Permission denied", str(path))
@@ -342,7 +342,7 @@ def stored_runs():
         yield workspace
 
 
-ROWS = {
+DAMAGED_ROWS = {
     "scores.jsonl": ({"exact": 1.5}, "exact must be 0 to 1, not 1.5"),
     "metrics.jsonl": ({"exact": {"[/red]": 0.5}}, "must be a size"),
     "depth.jsonl": ({"chosen": {}}, "the field oracle is missing"),
@@ -351,7 +351,7 @@ ROWS = {
 
 
 def test_damaged_rows_are_reported_by_file_and_line(stored_runs, run_cli):
-    for name, (change, message) in ROWS.items():
+    for name, (change, message) in DAMAGED_ROWS.items():
         path = stored_runs.finished_run / name
         text = path.read_text()
         first, *rest = text.splitlines()

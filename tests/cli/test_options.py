@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lengthwise.cli import entry
-from lengthwise.cli.options import option_words
-from lengthwise.cli.parser import VERBS, build_parser, read_options, verb_parsers
+from lengthwise.cli.options import format_option_words
+from lengthwise.cli.parser import VERBS, build_parser, list_parsers, read_options
 from lengthwise.cli.train import Options
 
 
@@ -18,7 +18,7 @@ def test_options_read_from_the_source_equal_the_declared_ones(verb):
     _, read = read_options(verb)
     options = importlib.import_module(f"lengthwise.cli.{verb}").Options
     declared = {field.name: field for field in dataclasses.fields(options)}
-    actions = {action.dest: action for action in verb_parsers(build_parser())[verb]._actions}
+    actions = {action.dest: action for action in list_parsers(build_parser())[verb]._actions}
     assert read.keys() == declared.keys() == actions.keys() - {"help"}
     for name, field in declared.items():
         given = None if field.default is dataclasses.MISSING else field.default
@@ -32,7 +32,7 @@ def test_an_option_for_a_list_of_names_may_be_repeated():
     assert entry.parse([*words[:3], ""]).methods == ""
 
 
-GIVEN = {
+OPTION_STRATEGIES = {
     "samples": st.integers(1, 10**6),
     "save_every": st.floats(0, 1e6),
     "curve": st.none() | st.just("1-3"),
@@ -42,10 +42,10 @@ GIVEN = {
 }
 
 
-@given(st.fixed_dictionaries(GIVEN))
+@given(st.fixed_dictionaries(OPTION_STRATEGIES))
 def test_option_words_are_parsed_to_the_same_options(values):
     options = Options(recipe="looped-parity", **values)
-    args = entry.parse(["train", options.recipe, *option_words(options, {"recipe", "changes"})])
+    args = entry.parse(["train", options.recipe, *format_option_words(options, {"recipe", "changes"})])
     parsed = {field.name: getattr(args, field.name) for field in dataclasses.fields(Options)}
     lists = {name: [*value] for name, value in vars(options).items() if isinstance(value, tuple)}
     assert parsed == vars(options) | lists

@@ -23,7 +23,7 @@ from lengthwise.evaluation.scores import evaluate
 from lengthwise.runs.run import load
 from lengthwise.training.loop import TrainingProgress
 
-FEW = ["steps=20", "batch=4", "model.width=16", "watch.every=10", "watch.sizes=2", "watch.count=4"]
+SHORT_RUN = ["steps=20", "batch=4", "model.width=16", "watch.every=10", "watch.sizes=2", "watch.count=4"]
 
 
 @pytest.fixture
@@ -134,7 +134,8 @@ def test_a_notebook_gets_plain_html(monkeypatch):
 
 
 def test_training_and_evaluation_share_one_display(recorded_lines, capsys):
-    words = ["train", "looped-parity", *FEW, "lengths=Curriculum(top=4, every=2)", "--lengths", "2,4", "--samples", "4"]
+    words = ["train", "looped-parity", *SHORT_RUN, "lengths=Curriculum(top=4, every=2)"]
+    words += ["--lengths", "2,4", "--samples", "4"]
     assert entry._run(entry.parse([*words, "--hard"])) == 2  # parity has no harder set: refused before training
     assert not recorded_lines
     assert entry._run(entry.parse([*words, "--families"])) == 0
@@ -179,7 +180,7 @@ def test_many_problems_are_written_as_they_are_decoded(options, monkeypatch, cap
 
 @pytest.mark.usefixtures("blank_figures")
 def test_python_functions_and_reports_show_progress(recorded_lines, capsys, tmp_path):
-    run = lw.train("looped-parity", *FEW, "lengths=Uniform(top=3)")
+    run = lw.train("looped-parity", *SHORT_RUN, "lengths=Uniform(top=3)")
     lw.evaluate(run, [2, 3], samples=4, families=True, save=True)
     assert [what.partition(": ")[2] for what in recorded_lines] == ["", "exact match", "families"]
     assert all(is_completed(updates) for updates in recorded_lines.values())

@@ -202,7 +202,7 @@ def test_scores_on_sealed_problems_choose_no_recipe(no_type_checks):
     row = {"task": "parity", "weights": "x", "stopping": "Oracle", "problems": "uniform", "sizes": [4], "count": 100}
     row |= {"token_accuracy": 1.0, "loops": 4.0, "low": 0.0, "high": 1.0}
     run.append("scores", row | {"exact": 0.5}, row | {"exact": 1.0, "count": 6400, "sealed": "abc", "seed": 7})
-    assert verb._mean_exact_match(verb.Sweep(recipe, (), (4,), samples=100, seeds=1, trials=None), run) == 0.5
+    assert verb._compute_mean_exact_match(verb.Sweep(recipe, (), (4,), samples=100, seeds=1, trials=None), run) == 0.5
 
 
 def test_a_trial_whose_training_failed_is_tried_again_once(simulated_trainings, monkeypatch):

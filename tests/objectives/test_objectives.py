@@ -13,12 +13,12 @@ from torch.nn import functional as F
 
 import lengthwise as lw
 from lengthwise.base.fields import format_part
-from lengthwise.objectives import Halting, loss_and_accuracy
+from lengthwise.objectives import Halting, compute_loss_and_accuracy
 from lengthwise.runners.plain import Plain
 
-BASE = lw.Transformer(width=8, heads=2)
+BASE_SPEC = lw.Transformer(width=8, heads=2)
 SPECS = [
-    *(replace(BASE, positions=(position,)) for position in (lw.RoPE(), lw.Learned(20), lw.Local(1))),
+    *(replace(BASE_SPEC, positions=(position,)) for position in (lw.RoPE(), lw.Learned(20), lw.Local(1))),
     lw.LSTM(8, 6, 2, dropout=0.0),
     lw.ReTran(8, 4, 2 if LONG else 1, heads=2, dropout=0.0),
     *[spec for spec in PART_SPECS if not isinstance(spec, lw.Transformer)],
@@ -26,9 +26,9 @@ SPECS = [
 SPECS[1] = replace(SPECS[1], injection="once")
 OBJECTIVES = [lw.Final(), lw.Every(), lw.Progressive(), lw.Progressive(weight=0.8, truncated=True)]
 OBJECTIVES += [part for part in list_parts("objectives") if not isinstance(part, (lw.Final, lw.Every, lw.Progressive))]
-SETTINGS = [(lw.Addition(3), layout) for layout in (lw.FullOutput(), lw.NextToken(1), lw.Pairs())]
-SETTINGS += [(lw.Copy(), lw.FullOutput())]
-LOOPS = torch.tensor([3, 1, 4, 2, 3, 1])
+TASK_LAYOUTS = [(lw.Addition(3), layout) for layout in (lw.FullOutput(), lw.NextToken(1), lw.Pairs())]
+TASK_LAYOUTS += [(lw.Copy(), lw.FullOutput())]
+ROW_LOOPS = torch.tensor([3, 1, 4, 2, 3, 1])
 
 
 def format_id(part):
@@ -37,7 +37,7 @@ def format_id(part):
 
 
 def list_accepted_settings(spec):
-    return [(task, layout) for task, layout in SETTINGS if can_build(spec, layout.causal, *layout.vocabs(task))]
+    return [(task, layout) for task, layout in TASK_LAYOUTS if can_build(spec, layout.causal, *layout.vocabs(task))]
 
 
 def select_settings(settings, number):
@@ -58,7 +58,7 @@ def build_model_and_batch(spec, task, layout):
     torch.manual_seed(0)
     model = add_noise(spec.build(*layout.vocabs(task), causal=layout.causal))
     draw = lw.stream(0, "setting")
-    sizes = torch.randint(1, 4, (len(LOOPS), len(task.axes)), generator=draw)
+    sizes = torch.randint(1, 4, (len(ROW_LOOPS), len(task.axes)), generator=draw)
     return model, layout.write(task.sample(sizes, draw), task)
 
 
@@ -66,7 +66,7 @@ def compute_loss_and_gradients(objective, runner, batch, seed=0):
     """Return the loss and every parameter's gradient."""
     model = runner.model
     model.zero_grad()
-    loss = objective(runner, batch, LOOPS, lw.stream(seed, "objective"))
+    loss = objective(runner, batch, ROW_LOOPS, lw.stream(seed, "objective"))
     loss.value.backward()
     return loss, {name: parameter.grad for name, parameter in model.named_parameters()}
 
@@ -90,11 +90,11 @@ def average_rows(parts):
     return sum(losses) / sum(loss_mask), sum(right) / sum(loss_mask)
 
 
-def compute_final(model, batch, max_loops=99, grad_loops=None, smoothing=0.0):
+def compute_final_loss(model, batch, max_loops=99, grad_loops=None, smoothing=0.0):
     """Return mean loss and accuracy over all supervised tokens, each row after its own loops or at most ``max_loops``.
     Gradients go through the last ``grad_loops`` loops of the row with most loops."""
-    max_loops = min(max_loops, int(LOOPS.max()))
-    loops = LOOPS.clamp(max=max_loops).tolist()
+    max_loops = min(max_loops, int(ROW_LOOPS.max()))
+    loops = ROW_LOOPS.clamp(max=max_loops).tolist()
     return average_rows(
         [
             run_single_row(model, batch, i, n, grad_loops and max(0, n - (max_loops - grad_loops)), smoothing)
@@ -103,11 +103,11 @@ def compute_final(model, batch, max_loops=99, grad_loops=None, smoothing=0.0):
     )
 
 
-def compute_every(model, batch):
+def compute_every_loss(model, batch):
     """Return mean loss and accuracy over loops, where a loop's mean over tokens is weighted by its number of rows."""
     total = right = rows = 0
-    for k in range(1, int(LOOPS.max()) + 1):
-        running = [i for i, loops in enumerate(LOOPS) if loops >= k]
+    for k in range(1, int(ROW_LOOPS.max()) + 1):
+        running = [i for i, loops in enumerate(ROW_LOOPS) if loops >= k]
         loss, hits = average_rows([run_single_row(model, batch, i, k) for i in running])
         total, right, rows = total + len(running) * loss, right + len(running) * hits, rows + len(running)
     return total / rows, right / rows
@@ -146,10 +146,13 @@ def are_equal_gradients(gradients, expected):
 # Comparison with rows run one at a time
 
 
+smoothed_loss = partial(compute_final_loss, smoothing=0.3)
+
+
 @every_setting
 @pytest.mark.parametrize(
     ("objective", "reference"),
-    [(lw.Final(), compute_final), (lw.Final(0.3), partial(compute_final, smoothing=0.3)), (lw.Every(), compute_every)],
+    [(lw.Final(), compute_final_loss), (lw.Final(0.3), smoothed_loss), (lw.Every(), compute_every_loss)],
     ids=["final", "smoothed", "every"],
 )
 def test_final_and_every_equal_losses_computed_row_by_row(spec, task, layout, objective, reference, build_runner):
@@ -160,7 +163,7 @@ def test_final_and_every_equal_losses_computed_row_by_row(spec, task, layout, ob
     assert float(loss.logs["token_accuracy"]) == pytest.approx(float(right))
     assert are_equal_gradients(found, wanted)
     if "last_loss" in loss.logs:
-        last, _ = average_rows([run_single_row(model, batch, int(LOOPS.argmax()), int(LOOPS.max()))])
+        last, _ = average_rows([run_single_row(model, batch, int(ROW_LOOPS.argmax()), int(ROW_LOOPS.max()))])
         assert_close(loss.logs["last_loss"], last.detach())
     assert ("last_loss" in loss.logs) == isinstance(objective, lw.Every)
 
@@ -170,7 +173,7 @@ def test_progressive_equals_losses_computed_row_by_row(spec, build_runner):
     """The loss is (1 − weight) · L(all loops) + weight · L(r loops), and every r in 1 … R is drawn."""
     setting = list_accepted_settings(spec)[0]
     model, batch = build_model_and_batch(spec, *setting)
-    by_depth = {depth: compute_reference(compute_final, spec, *setting, depth) for depth in range(1, 5)}
+    by_depth = {depth: compute_reference(compute_final_loss, spec, *setting, depth) for depth in range(1, 5)}
     wanted = {depth: combine_losses(0.7, by_depth[4], fewer) for depth, fewer in by_depth.items()}
     drawn = set()
     for seed in takewhile(lambda _: len(drawn) < 4, range(12)):
@@ -187,10 +190,10 @@ def test_progressive_equals_losses_computed_row_by_row(spec, build_runner):
 def test_truncated_progressive_equals_full_runs_with_gradients_of_the_last_loops(spec, build_runner):
     """With R = 4, n in 0 … 3 loops run without gradients and k in 1 … min(4 − n, 2) with them; the full run has
     gradients in its last 2. Losses do not depend on which loops have gradients."""
-    model, batch = build_model_and_batch(spec, *SETTINGS[1])
+    model, batch = build_model_and_batch(spec, *TASK_LAYOUTS[1])
     pairs = [(n, k) for n in range(4) for k in range(1, min(4 - n, 2) + 1)]
-    full = compute_reference(compute_final, spec, *SETTINGS[1], 4, 2)
-    fewer_loops = {(n, k): compute_reference(compute_final, spec, *SETTINGS[1], n + k, k) for n, k in pairs}
+    full = compute_reference(compute_final_loss, spec, *TASK_LAYOUTS[1], 4, 2)
+    fewer_loops = {(n, k): compute_reference(compute_final_loss, spec, *TASK_LAYOUTS[1], n + k, k) for n, k in pairs}
     wanted = {pair: combine_losses(0.7, full, reference) for pair, reference in fewer_loops.items()}
     drawn = set()
     for seed in takewhile(lambda _: len(drawn) < len(pairs), range(40)):
@@ -203,8 +206,8 @@ def test_truncated_progressive_equals_full_runs_with_gradients_of_the_last_loops
 
 def test_all_objectives_are_equal_for_a_single_loop(build_runner):
     """For a model that is advanced once, all objectives give the loss of ``Final``."""
-    model, batch = build_model_and_batch(BASE, lw.Addition(3), lw.FullOutput())
-    ones = torch.ones_like(LOOPS)
+    model, batch = build_model_and_batch(BASE_SPEC, lw.Addition(3), lw.FullOutput())
+    ones = torch.ones_like(ROW_LOOPS)
     batch = replace(batch, rounds=ones)  # no row stops early
     once = [objective for objective in OBJECTIVES if not objective.takes_several_steps]
     first, *others = (objective(build_runner(model), batch, ones, lw.stream(0, "x")).value for objective in once)
@@ -214,13 +217,13 @@ def test_all_objectives_are_equal_for_a_single_loop(build_runner):
 
 def test_rows_that_stop_early_are_trained_to_give_no_answer(build_runner):
     """Only the first answer slot of such rows is supervised; other rows are supervised as by ``Final``."""
-    model, batch = build_model_and_batch(BASE, lw.Addition(3), lw.FullOutput())
+    model, batch = build_model_and_batch(BASE_SPEC, lw.Addition(3), lw.FullOutput())
     batch = replace(batch, rounds=torch.tensor([3, 2, 4, 2, 4, 1]))  # the second row and the fifth stop one loop early
 
     def compute_halting_loss(batch, additional_loops=0):
-        return Halting(additional_loops)(build_runner(model), batch, LOOPS, lw.stream(0, "x")).value
+        return Halting(additional_loops)(build_runner(model), batch, ROW_LOOPS, lw.stream(0, "x")).value
 
-    logs = build_runner(model).last(batch.inputs, LOOPS, batch.answer_slots).log_softmax(-1)
+    logs = build_runner(model).last(batch.inputs, ROW_LOOPS, batch.answer_slots).log_softmax(-1)
     rows, end = batch.answer_slots.nonzero()[:, 0], lw.FullOutput().end_id(lw.Addition(3))
     empty = torch.stack([-logs[rows == row][0, end] for row in (1, 4)])
     answers = []
@@ -239,7 +242,7 @@ def test_rows_that_stop_early_are_trained_to_give_no_answer(build_runner):
 def test_a_segment_continues_from_the_state_of_the_previous_one():
     """A segment's loss is the loss after all loops so far; its gradient comes from its own loops alone."""
     model, batch = build_model_and_batch(SPECS[0], lw.Copy(), lw.FullOutput())
-    loops, runner = torch.full_like(LOOPS, 2), Plain(model)
+    loops, runner = torch.full_like(ROW_LOOPS, 2), Plain(model)
     for number, loss in enumerate(lw.Segments(count=3).steps(runner, batch, loops, lw.stream(0, "objective")), 1):
         model.zero_grad()
         loss.value.backward()
@@ -247,13 +250,13 @@ def test_a_segment_continues_from_the_state_of_the_previous_one():
         model.zero_grad()
         earlier = 2 * (number - 1)
         logits = runner.last(batch.inputs, number * loops, batch.loss_mask, no_grad_loops=earlier)
-        value, _ = loss_and_accuracy(logits, batch.targets[batch.loss_mask])
+        value, _ = compute_loss_and_accuracy(logits, batch.targets[batch.loss_mask])
         value.backward()
         torch.testing.assert_close(loss.value, value)
         torch.testing.assert_close(gradients, [weight.grad for weight in model.parameters()])
 
 
-RETURNED = [
+WRONG_RETURNS = [
     lambda value: value.item(), lambda value: value, lambda value: None, lambda value: (value, {}),
     lambda value: lw.Loss(value, {"loss": value.item()}), lambda value: lw.Loss(value, None),
     lambda value: lw.Loss(value.expand(2), {}),
@@ -267,10 +270,10 @@ class WrongReturn(lw.Final):
     form: int = 0
 
     def __call__(self, runner, batch, loops, generator):
-        return RETURNED[self.form](super().__call__(runner, batch, loops, generator).value)
+        return WRONG_RETURNS[self.form](super().__call__(runner, batch, loops, generator).value)
 
 
-@pytest.mark.parametrize("form", range(len(RETURNED)))
+@pytest.mark.parametrize("form", range(len(WRONG_RETURNS)))
 def test_an_objective_that_returns_no_loss_is_refused_in_training_and_by_check(form):
     told = r"^WrongReturn must return lw\.Loss\(value, logs\), with a tensor of one number as value, .*, not "
     with pytest.raises(lw.UsageError, match=told):

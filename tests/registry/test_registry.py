@@ -47,10 +47,10 @@ def list_part_kinds(recipe):
     return kinds.union(*(list_features(part, type(part)) for part in (getattr(recipe, name) for name in names)))
 
 
-FORMS = sorted(RECIPES if LONG else choose_covering({name: list_part_kinds(b()) for name, b in RECIPES.items()}))
+CHOSEN = sorted(RECIPES if LONG else choose_covering({name: list_part_kinds(b()) for name, b in RECIPES.items()}))
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", CHOSEN)
 def test_every_form_of_recipe_trains_and_is_measured(name):
     """``try_training`` runs the first and the last step, and measures the watched sizes and the longest problems."""
     recipe = RECIPES[name]()
@@ -105,7 +105,7 @@ def test_unknown_names_and_options_are_refused_and_the_known_ones_listed():
             find()
 
 
-FAMILY = '''
+FAMILY_MODULE = '''
 from dataclasses import replace
 from lengthwise.api.catalog import find_recipe
 from lengthwise.experiment.recipe import Recipe
@@ -127,15 +127,14 @@ def takes(count: int) -> dict[str, Recipe]:
 def test_members_of_a_family_are_found_as_recipes_by_their_names(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(catalog, "_OWN_RECIPES", {})
-    (tmp_path / "a_family_of_ours.py").write_text(FAMILY)
+    (tmp_path / "a_family_of_ours.py").write_text(FAMILY_MODULE)
     shipped_ones = set(catalog.list_recipes())
     catalog.add_module(importlib.import_module("a_family_of_ours"))
     found = catalog.list_recipes()
     assert set(found) - shipped_ones == {"our-0", "our-1", "our-2"}
     assert found["our-2"].__doc__ == "Several of a kind."
-    assert catalog.find_recipe("our-2", ["steps=7"]) == catalog.find_recipe(
-        "looped-parity", ["name=our-2", "seed=2", "steps=7"]
-    )
+    changed = catalog.find_recipe("looped-parity", ["name=our-2", "seed=2", "steps=7"])
+    assert catalog.find_recipe("our-2", ["steps=7"]) == changed
     with pytest.raises(lw.UsageError, match="did you mean our-1"):
         catalog.find_recipe("our-1x")
     for name in ("math", "sys"):  # compiled or built-in modules have no source to register
@@ -191,8 +190,8 @@ def test_cost_grows_with_the_model_and_the_lengths():
     )
     assert small.parameters < large.parameters and small.operations < large.operations and large.minutes > 0
     recipe = catalog.find_recipe("looped-parity", ["model.width=16", "steps=100"])
-    list_part_kinds = lw.Uniform(1), lw.Mastery(20), lw.Uniform(20, bottom=20)
-    short, grown, long = (count_operations(replace(recipe, lengths=lengths)) for lengths in list_part_kinds)
+    rules = lw.Uniform(1), lw.Mastery(20), lw.Uniform(20, bottom=20)
+    short, grown, long = (count_operations(replace(recipe, lengths=lengths)) for lengths in rules)
     assert 3 * short < grown < 0.7 * long
 
 

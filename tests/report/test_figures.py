@@ -173,7 +173,7 @@ def test_published_figures_can_be_redrawn(tmp_path):
         assert path.parent == tmp_path / "again" / "first"
         assert path.read_bytes() == (tmp_path / "first" / path.name).read_bytes()
     done = command("report", tmp_path / "first", run.folder)
-    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "name no runs with them" in done.stderr
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "omit runs and --stopping" in done.stderr
 
 
 def publish_task(task, folder):

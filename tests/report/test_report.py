@@ -638,7 +638,7 @@ def test_the_report_command_accepts_runs_and_language_models_together(tmp_path):
     done = command("report", begun.folder, "--out", tmp_path)
     assert done.stdout.startswith("no scores yet: `lengthwise evaluate RUN` measures a run\n")
     done = command("report", asked.folder, "--stopping")
-    assert (done.returncode, done.stdout) == (2, "") and done.stderr.endswith("which has no loops: omit it\n")
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.endswith("has no loops: omit this folder\n")
 
 
 # Against parameters

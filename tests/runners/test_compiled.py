@@ -18,7 +18,7 @@ from training_recipes import PLAIN, read_outcome, stop_at
 
 import lengthwise as lw
 from lengthwise.cli import entry
-from lengthwise.cli.options import training_options
+from lengthwise.cli.options import list_training_options
 from lengthwise.nn.position import Learned, Mark
 from lengthwise.runners import compiled, cpu
 from lengthwise.runners.compiled import Compiled
@@ -193,7 +193,7 @@ def test_notes_say_why_a_model_runs_uncompiled_or_that_compiling_on_a_cpu_is_slo
 def test_the_compile_option_is_passed_to_jobs():
     for words in (["train", "looped-parity"], ["reproduce", "pairs"], ["sweep", "looped-parity", "model.width=8,16"]):
         plain, compiling = (entry.load_verb(entry.parse(given)).args[0] for given in (words, [*words, "--compile"]))
-        assert "--compile" not in training_options(plain) and "--compile" in training_options(compiling)
+        assert "--compile" not in list_training_options(plain) and "--compile" in list_training_options(compiling)
 
 
 def test_stack_and_compile_exclude_each_other(runs):

@@ -30,7 +30,7 @@ from training_recipes import stop_at
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base.progress import Progress
-from lengthwise.cli.options import training_options
+from lengthwise.cli.options import list_training_options
 from lengthwise.cli.shared import TrainingOptions
 from lengthwise.experiment.data import draw_batch
 from lengthwise.models.single_pass import SinglePass
@@ -244,7 +244,7 @@ def test_a_gpu_records_steps_by_default(monkeypatch, tmp_path):
     with lw.plain():
         assert train(recipe, tmp_path / "plain").about()["runner"].startswith("Plain")
     options = TrainingOptions(no_graphs=True)
-    assert "--no-graphs" in training_options(options)
+    assert "--no-graphs" in list_training_options(options)
 
 
 def test_a_failed_recording_is_reported_and_training_goes_on(monkeypatch):

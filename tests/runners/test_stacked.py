@@ -17,7 +17,7 @@ from lengthwise.api import catalog
 from lengthwise.base.errors import Diverged, UsageError
 from lengthwise.cli import reproduce
 from lengthwise.experiment import resources
-from lengthwise.objectives import Objective, loss_and_accuracy
+from lengthwise.objectives import Objective, compute_loss_and_accuracy
 from lengthwise.runners.plain import Plain
 from lengthwise.runners.stacked import Query, QueryReplayer, compute_answers
 from lengthwise.runs.run import Run
@@ -141,7 +141,7 @@ class RunnerlessObjective(Objective):
 
     def __call__(self, runner, batch, loops, generator):
         logits = Plain(runner.model).last(batch.inputs, loops, batch.loss_mask)
-        value, right = loss_and_accuracy(logits, batch.targets[batch.loss_mask])
+        value, right = compute_loss_and_accuracy(logits, batch.targets[batch.loss_mask])
         penalty = sum(weight.square().sum() for weight in runner.model.parameters())
         return lw.Loss(value + penalty, {"loss": value.detach(), "token_accuracy": right})
 

@@ -11,7 +11,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.experiment.recipe import ChosenOn
 from lengthwise.recipes.formal import ARCHITECTURES, TASKS, build_formal_recipe
 
-OWN = """
+USER_MODULE = """
 from dataclasses import dataclass
 
 import lengthwise as lw
@@ -46,7 +46,7 @@ def test_all_tasks_and_architectures_share_one_training_protocol():
 
 
 def test_a_user_s_mixer_and_task_are_added_to_the_study(tmp_path, monkeypatch):
-    (tmp_path / "my_parts.py").write_text(OWN)
+    (tmp_path / "my_parts.py").write_text(USER_MODULE)
     monkeypatch.chdir(tmp_path)
     words = ["--mixer", "LinearAlone", "--tasks", "parity,Swapped", "--import", "my_parts", "--dry-run", "--json"]
     done = command("reproduce", "formal", *words)

@@ -37,14 +37,14 @@ from lengthwise.tasks.bits import BinarySum
 from lengthwise.training.cost import measure_cost
 from lengthwise.training.loop import train
 
-PLACES = [(scale, task) for scale, settings in SETTINGS.items() for task in settings]
-every_place = pytest.mark.parametrize(("scale", "task"), PLACES)
+SCALES_AND_TASKS = [(scale, task) for scale, settings in SETTINGS.items() for task in settings]
+every_scale_and_task = pytest.mark.parametrize(("scale", "task"), SCALES_AND_TASKS)
 
 
 # Methods
 
 # layout, loops (None: T(n)), blocks for each of the task's, injection
-TABLE = {
+METHOD_SETTINGS = {
     "ntp": (lw.NextToken(), 1, 20, "once"),
     "ntp-pause": (lw.NextToken(20), 1, 20, "once"),
     "ntp-loop": (lw.NextToken(), 20, 1, "add"),
@@ -56,12 +56,12 @@ TABLE = {
 }
 
 
-@every_place
+@every_scale_and_task
 def test_methods_differ_only_in_layout_loops_depth_and_injection(scale, task):
     """All methods draw the same batches of prompts, although their rows differ."""
     own, part, prompts = build_variation(task, "ntp", scale), 2 if scale == "half" else 1, set()
-    assert list(METHODS) == list(TABLE)
-    for method, (layout, count, blocks, injection) in TABLE.items():
+    assert list(METHODS) == list(METHOD_SETTINGS)
+    for method, (layout, count, blocks, injection) in METHOD_SETTINGS.items():
         recipe = build_variation(task, method, scale)
         level = isinstance(layout, lw.FullOutput) and SETTINGS[scale][task].level_rows
         whole = {"whole_tail": True, "level": True} if level else {}
@@ -78,7 +78,7 @@ def test_methods_differ_only_in_layout_loops_depth_and_injection(scale, task):
 
 
 # shared/spec/looped.md: layers, heads, steps per length, train up to, test at, end of the constant rate, T
-PUBLISHED = {
+PAPER_SETTINGS = {
     "parity": (1, 64, 500, (20,), 40, 10_500, lambda n: n),
     "copy": (2, 8, 1000, (20,), 30, 20_000, lambda n: n),
     "addition": (3, 8, 1600, (20,), 30, 32_000, lambda n: n),
@@ -88,9 +88,9 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("task", PUBLISHED)
+@pytest.mark.parametrize("task", PAPER_SETTINGS)
 def test_paper_scale_recipes_have_the_settings_of_the_paper(task):
-    layers, heads, every, tops, tested, constant, rounds = PUBLISHED[task]
+    layers, heads, every, tops, tested, constant, rounds = PAPER_SETTINGS[task]
     recipe = build_variation(task, "fop-loop-adaptive", "paper")
     model = recipe.model
     assert (model.layers, model.heads, model.width, model.mlp, model.dropout) == (layers, heads, 256, 4, 0)
@@ -117,7 +117,7 @@ def test_paper_scale_recipes_have_the_settings_of_the_paper(task):
 def test_chosen_tasks_and_methods_become_panels_and_recipes_in_order():
     """The cpu scale has one more method: our own looped models, trained on the same tasks."""
     panels = catalog.find_study("looped", tasks="all").panels
-    assert [panel.name for panel in panels] == list(PUBLISHED)
+    assert [panel.name for panel in panels] == list(PAPER_SETTINGS)
     for panel in panels:
         *published, ours = panel.recipes
         assert [recipe.name for recipe in published] == [f"{method}-{panel.name}" for method in METHODS]
@@ -126,7 +126,7 @@ def test_chosen_tasks_and_methods_become_panels_and_recipes_in_order():
     chosen = catalog.find_study("looped", tasks="copy,parity", methods="fop,ntp")
     assert [recipe.name for recipe in chosen.recipes] == ["fop-copy", "ntp-copy", "fop-parity", "ntp-parity"]
     paper = catalog.find_study("looped", tasks="all", scale="paper")
-    assert [panel.name for panel in paper.panels] == list(PUBLISHED)
+    assert [panel.name for panel in paper.panels] == list(PAPER_SETTINGS)
     assert {recipe.steps for recipe in paper.recipes} == {100_000}
 
 
@@ -190,8 +190,8 @@ def test_invalid_choices_are_refused_in_one_line(words, message, runs):
 
 def test_programs_are_listed_and_their_tasks_can_be_changed():
     code, out, _ = run_command("rasp", "--json")
-    assert code == 0 and list(json.loads(out)) == list(PUBLISHED) and all(json.loads(out).values())
-    assert all(name in run_command("rasp")[1] for name in PUBLISHED)
+    assert code == 0 and list(json.loads(out)) == list(PAPER_SETTINGS) and all(json.loads(out).values())
+    assert all(name in run_command("rasp")[1] for name in PAPER_SETTINGS)
     for change, row in (([], "110+001=$$$$"), (["order=least"], "011+100=$$$$")):
         code, out, _ = run_command("rasp", "addition", "110+001", *change, "--json")
         result = json.loads(out)
@@ -248,7 +248,7 @@ def test_a_dry_run_prints_its_plan_and_writes_nothing(small_recipe, runs, tmp_pa
     assert [row["missing"] for row in left] == [2, 3]
 
 
-RULES = ("Oracle", "MaxConfidence", "MaxConfidence(per=batch)")
+RULE_NAMES = ("Oracle", "MaxConfidence", "MaxConfidence(per=batch)")
 
 
 @pytest.mark.usefixtures("jobs_in_process", "blank_figures")
@@ -264,7 +264,7 @@ def test_the_study_is_reproduced_without_repeating_work(small_recipe, runs, tmp_
     uniform = [row for row in result["scores"] if row["problems"] == "uniform"]
     measured = [(*row["sizes"], row["stopping"], row["count"]) for row in uniform]
     curve = [(size, "Oracle", 4) for size in (1, 2, 3, 4, 6)]
-    assert measured == [*((5, rule, 8) for rule in RULES), *curve]
+    assert measured == [*((5, rule, 8) for rule in RULE_NAMES), *curve]
     written = read_contents(tmp_path / "out")
     for name in ("runs.json", "scores.csv", "lengths.png", "loss.png"):
         assert f"parity/{name}" in written
@@ -272,7 +272,7 @@ def test_the_study_is_reproduced_without_repeating_work(small_recipe, runs, tmp_
     assert "overview.png" not in written  # a single panel has no overview
     ours = [row for row in result["summary"] if "published" not in row and row["problems"] == "uniform"]
     assert [(row["who"], row["stopping"], row["size"], row["seeds"]) for row in ours] == [
-        ("fop-loop-adaptive-parity", rule, "5", 1) for rule in RULES
+        ("fop-loop-adaptive-parity", rule, "5", 1) for rule in RULE_NAMES
     ]
     claims = [row for row in result["summary"] if "published" in row]
     assert claims and all(row["published"] and row["standing"] for row in claims)
@@ -340,7 +340,7 @@ def test_panels_with_the_same_methods_are_also_drawn_in_one_overview(small_recip
 
 # Effect of further loops
 
-TINY = lw.Recipe(
+TINY_RECIPE = lw.Recipe(
     "tiny-parity", lw.Parity(), lw.FullOutput(), lw.Uniform(4), PerRound(),
     lw.Transformer(width=8, heads=2, init_std=0.3), lw.Final(), steps=60, optimizer=lw.AdamW(1e-2),
 )  # fmt: skip
@@ -350,8 +350,8 @@ TINY = lw.Recipe(
 def weak_runs(tmp_path_factory):
     """Train models that answer only some problems correctly; return their runs."""
     position = tmp_path_factory.mktemp("half")
-    several = {"parity": TINY, "copy": replace(TINY, name="tiny-copy", task=lw.Copy(), steps=80)}
-    several["next"] = replace(TINY, name="tiny-next", layout=lw.NextToken(), steps=2)
+    several = {"parity": TINY_RECIPE, "copy": replace(TINY_RECIPE, name="tiny-copy", task=lw.Copy(), steps=80)}
+    several["next"] = replace(TINY_RECIPE, name="tiny-next", layout=lw.NextToken(), steps=2)
     return {name: train(recipe, position / name) for name, recipe in several.items()}
 
 
@@ -495,7 +495,7 @@ def test_evaluate_stores_the_anatomy_and_report_publishes_it(weak_runs, tmp_path
 
 
 def test_a_grid_is_measured_after_each_requested_number_of_loops(tmp_path):
-    run = train(replace(TINY, name="tiny-product", task=Multiplication(), steps=1), tmp_path / "product")
+    run = train(replace(TINY_RECIPE, name="tiny-product", task=Multiplication(), steps=1), tmp_path / "product")
     rows = json.loads(run_command("evaluate", run.folder, "--grid", "1x2", "--loops", "1,3", "--json")[1])
     found = [(row["sizes"], row["stopping"], row["loops"]) for row in rows]
     assert found == [([1, j], f"After(loops={k})", k) for j in (1, 2) for k in (1, 3)]
@@ -506,7 +506,7 @@ def test_a_grid_is_measured_after_each_requested_number_of_loops(tmp_path):
 
 def test_an_interrupted_grid_continues_with_missing_cells_and_rules(tmp_path):
     """Cells stored in the run's folder are not measured again, except with another seed."""
-    run = train(replace(TINY, name="tiny-product", task=Multiplication(), steps=1), tmp_path / "product")
+    run = train(replace(TINY_RECIPE, name="tiny-product", task=Multiplication(), steps=1), tmp_path / "product")
     words = ["evaluate", run.folder, "--grid", "2x3", "--samples", 5, "--json"]
     whole = json.loads(run_command(*words)[1])
     assert [row["sizes"] for row in whole] == [[i, j] for i in (1, 2) for j in (1, 2, 3)]

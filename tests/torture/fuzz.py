@@ -29,7 +29,7 @@ from lengthwise.ask.inquiry import Inquiry, InquiryRun
 from lengthwise.base.errors import quote_value
 from lengthwise.base.fields import encode
 from lengthwise.cli import entry
-from lengthwise.cli.parser import verb_parsers
+from lengthwise.cli.parser import list_parsers
 from lengthwise.evaluation.attack import measure_anatomy
 from lengthwise.evaluation.depth import measure_depths
 from lengthwise.experiment.recipe import Recipe
@@ -206,7 +206,7 @@ def draw_commands(workspace: Workspace, rng: random.Random) -> Input:
         "rasp": ["parity", "101"],
         "report": [str(workspace.finished_run)],
     }.get(verb, [])
-    actions = verbs[verb]._actions if verb in (verbs := verb_parsers(entry.build_parser())) else []
+    actions = verbs[verb]._actions if verb in (verbs := list_parsers(entry.build_parser())) else []
     options = [flag for action in actions for flag in action.option_strings if flag not in EXCLUDED_OPTIONS]
     for _ in range(rng.choice([0, 1, 1, 2, 3])):
         value = rng.choice(TYPED_VALUES)
