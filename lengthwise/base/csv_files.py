@@ -27,8 +27,7 @@ TEXT_COLUMNS = frozenset(
 
 def write_csv(path: Path, rows: Iterable[Row], *, max_plain_bytes: float = math.inf) -> Path:
     """Write rows atomically; return the path of the file. Lists are written as 20x40, dictionary entries as columns
-    ``exact.8``, None as an empty cell. A file of more than ``max_plain_bytes`` bytes is compressed, as ``path`` +
-    .gz."""
+    ``exact.8``, None as an empty cell. A file larger than ``max_plain_bytes`` is compressed, as ``path`` + .gz."""
     columns, flat = flatten_rows(rows)
     if not flat:
         raise UsageError(f"{path}: there are no rows to write")

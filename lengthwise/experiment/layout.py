@@ -53,8 +53,7 @@ class Layout(Config):
     @abstractmethod
     def answer(self, predicted: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
         """Return the answer, as the task's symbol ids in its digit order, without the end symbol. ``predicted`` has the
-        output ids that a model predicts in a row's answer slots. Ids outside the task are possible.
-        """
+        output ids that a model predicts in a row's answer slots. Ids outside the task are possible."""
 
     def chance(self, task: Task) -> float | None:
         """Return the fraction of answer symbols that guessing gets right, from which scaled accuracy is computed; None

@@ -223,7 +223,7 @@ def check_axes(rows: Sequence[Mapping[str, Any]], axes: Callable[[], Sequence[st
 
 
 class RunFolder(Folder):
-    """The folder of a run: rows of ``metrics``, ``scores``, ``depth`` and ``anatomy``, and the recipe as plain
+    """The folder of a run: rows of ``metrics``, ``scores``, ``depth`` and ``anatomy``, and the recipe's plain
     values."""
 
     @property
@@ -315,8 +315,7 @@ class RunFolder(Folder):
 
 
 class InquiryFolder(Folder):
-    """The folder of an inquiry to a language model: rows of ``replies`` and ``scores``, and the inquiry as plain
-    values."""
+    """The folder of an inquiry to a language model: rows of ``replies`` and ``scores``, and the inquiry's values."""
 
     def config(self) -> dict[str, Any]:
         """Return the inquiry as plain values. Raises UsageError if it cannot be read."""
