@@ -1,4 +1,4 @@
-"""Looped models whose right answer no longer changes in further loops, so they can stop without knowing T(n)."""
+"""Looped models whose answer is a fixed point: they can stop without knowing T(n)."""
 
 from __future__ import annotations
 
