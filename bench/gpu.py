@@ -148,7 +148,8 @@ def advance_by(trainee: Trainer, steps: int) -> None:
 def compare_exact_match(name: str, device: torch.device, count: int) -> float:
     """Return the exact match of shipped weights at the training length, minus that on a CPU."""
     recipe, models = load(name).recipe, [load(name, str(place)).model for place in (device, CPU)]
-    here, on_cpu = (scores.exact_match(model, recipe, recipe.sizes(recipe.lengths.top), count) for model in models)
+    sizes = recipe.sizes(recipe.lengths.top)
+    here, on_cpu = (scores.measure_exact_match(model, recipe, sizes, count) for model in models)
     return here - on_cpu
 
 
@@ -158,7 +159,7 @@ def train_parity(device: torch.device, matmul: str, *, quick: bool) -> float:
         recipe = replace(recipe, steps=2, batch=2)
     with TemporaryDirectory() as folder:
         run = train(recipe, folder, device=str(device), matmul=matmul)
-        return scores.exact_match(run.model, recipe, recipe.sizes(8), 10 if quick else 1000)
+        return scores.measure_exact_match(run.model, recipe, recipe.sizes(8), 10 if quick else 1000)
 
 
 def measure_compiled(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:

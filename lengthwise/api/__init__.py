@@ -24,7 +24,7 @@ from lengthwise.base.ranges import Count, Range, Seed, Seeds
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Inputs, Kind, Loss, Problems, Purpose, Score, Trace, UsageError, Vocab
-from lengthwise.evaluation.families import family_rules, family_samples, scores_with_progress
+from lengthwise.evaluation.families import count_family_samples, evaluate_with_progress, select_family_rules
 from lengthwise.evaluation.scores import MAX_SAMPLES, SAMPLES
 from lengthwise.evaluation.solver import Answer, Solver, load
 from lengthwise.experiment.data import check_test_problems, choose_default_sizes
@@ -267,11 +267,11 @@ def evaluate(
     options: dict[str, Any] = {"seed": seed, "rows": rows}
     with preserve_modes(resolved.model), computation_settings(1), Progress(quiet=quiet) as progress:
         uniform = options | {"samples": max_samples, "kind": kind, "precision": precision}
-        scores = [*scores_with_progress(resolved, sizes, rules, progress, label=f"{name}: exact match", **uniform)]
+        scores = [*evaluate_with_progress(resolved, sizes, rules, progress, label=f"{name}: exact match", **uniform)]
         if families:
-            rules, options["samples"] = family_rules(rules), family_samples(samples or SAMPLES)
+            rules, options["samples"] = select_family_rules(rules), count_family_samples(samples or SAMPLES)
             label = f"{name}: families"
-            scores += scores_with_progress(resolved, sizes, rules, progress, label=label, families=True, **options)
+            scores += evaluate_with_progress(resolved, sizes, rules, progress, label=label, families=True, **options)
     if own_run:
         own_run.append_new("scores", *(score.row() | {"seed": seed} for score in scores))
     facts = replace(build_outline(recipe), name=name)

@@ -113,7 +113,7 @@ def _measure_and_print(
     samples = args.samples or SAMPLES  # for families and error analyses, to which --precision does not apply
     options: dict[str, Any] = {"seed": seed, "rows": bool(args.rows)}
     answers: list[Row] = []
-    measure = partial(families.scores_with_progress, weights, progress=progress)
+    measure = partial(families.evaluate_with_progress, weights, progress=progress)
 
     def save_scores(scores: Iterable[Score]) -> list[Row]:
         rows = []
@@ -133,7 +133,7 @@ def _measure_and_print(
                 rows.append(row)
     measured = {(tuple(row["sizes"]), row["stopping"]) for row in rows}
     uniform = options | {"samples": max_samples, "precision": args.precision, "kind": kind}
-    for missing_rules, missing_sizes in families.sizes_without_scores(recipe, sizes, rules, measured).items():
+    for missing_rules, missing_sizes in families.find_unscored_sizes(recipe, sizes, rules, measured).items():
         label = f"{weights.name}: exact match"
         for score in measure(missing_sizes, missing_rules, label=label, **uniform):
             rows += save_scores([score])
@@ -143,9 +143,9 @@ def _measure_and_print(
     tables: list[Any] = maps or [build_detail_table(rows, tops)]
     other = args.uniform_only or args.grid or args.hard or args.natural or args.family
     if args.families or (recipe.task.families and not other):
-        options["samples"] = families.family_samples(samples)
-        all_sizes = [*dict.fromkeys(map(recipe.sizes, [*families.short_sizes(recipe, options["samples"]), *sizes]))]
-        chosen, label = families.family_rules(rules), f"{weights.name}: families"
+        count = options["samples"] = families.count_family_samples(samples)
+        all_sizes = [*dict.fromkeys(map(recipe.sizes, [*families.find_short_sizes(recipe, count), *sizes]))]
+        chosen, label = families.select_family_rules(rules), f"{weights.name}: families"
         found = measure(all_sizes, chosen, label=label, families=True, **options)
         # Saved per complete size, since the worst family needs all families.
         groups = groupby(found, lambda score: score.sizes)
@@ -157,7 +157,7 @@ def _measure_and_print(
     if not args.anatomy:
         return print_result(args, rows, *tables)
     parts = []
-    for size in families.sizes_with_progress(progress, recipe, sizes, label=f"{weights.name}: how answers go wrong"):
+    for size in families.show_size_progress(progress, recipe, sizes, label=f"{weights.name}: how answers go wrong"):
         parts.append(measure_anatomy(weights, size, stopping=rules[0], samples=samples, kind=kind, seed=seed))
         if run_folder:
             run_folder.append_new("anatomy", parts[-1])

@@ -47,7 +47,7 @@ def run_measurements(
     for missing in _list_missing_measurements(args, run, plan):
         label = f"{run.recipe.name}: {'families' if missing.families else f'exact match, {missing.kind}'}"
         settings: dict[str, Any] = {"families": True} if missing.families else {"kind": missing.kind}
-        scores = families.scores_with_progress(
+        scores = families.evaluate_with_progress(
             weights, missing.sizes, missing.rules, progress, label=label, samples=missing.samples, **settings
         )
         for _, size_scores in groupby(scores, lambda score: score.sizes):  # saved per complete size
@@ -77,13 +77,13 @@ def _plan_families(args: PlanOptions, recipe: Recipe, uniform_plan: Measurement)
     """Return the measurement of families at the shortest sizes and at the requested sizes up to twice the training
     length (with ``far_families``, at all requested sizes). More than eight pairs of sizes are left out, since they
     would dominate the cost."""
-    count = families.family_samples(args.samples)
+    count = families.count_family_samples(args.samples)
     single_sizes = [size for size in uniform_plan.sizes if isinstance(size, int)]
     requested = uniform_plan.sizes if len(uniform_plan.sizes) - len(single_sizes) <= 8 else single_sizes
     reach = [2 * top for top in recipe.tops]
     requested = [size for size in requested if args.far_families or is_within_training_sizes(recipe.sizes(size), reach)]
-    rules = families.family_rules(list(dict.fromkeys([recipe.stopping, *uniform_plan.rules])))
-    return Measurement([*families.short_sizes(recipe, count), *requested], count, "uniform", rules, families=True)
+    rules = families.select_family_rules(list(dict.fromkeys([recipe.stopping, *uniform_plan.rules])))
+    return Measurement([*families.find_short_sizes(recipe, count), *requested], count, "uniform", rules, families=True)
 
 
 def _select_unmeasured_parts(run: Run, measurement: Measurement) -> Iterator[Measurement]:
@@ -94,6 +94,6 @@ def _select_unmeasured_parts(run: Run, measurement: Measurement) -> Iterator[Mea
         if is_of_kind and (count >= measurement.samples or problems == "every"):
             known_scores.add((sizes, rule))
     sizes = dict.fromkeys(map(run.recipe.sizes, measurement.sizes))
-    groups = families.sizes_without_scores(run.recipe, sizes, measurement.rules, known_scores)
+    groups = families.find_unscored_sizes(run.recipe, sizes, measurement.rules, known_scores)
     for rules, missing_sizes in groups.items():
         yield measurement._replace(rules=rules, sizes=missing_sizes)

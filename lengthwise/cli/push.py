@@ -10,7 +10,7 @@ import torch
 from lengthwise.api import UsageError, stream
 from lengthwise.cli.console import print_result
 from lengthwise.cli.shared import Argument, OutputOptions, Several
-from lengthwise.evaluation.attack import prompt_texts
+from lengthwise.evaluation.attack import format_prompts
 from lengthwise.report.card import build_model_card
 from lengthwise.runs.folder import RunFolder, require_run
 from lengthwise.runs.hub import parse_address, push_weights
@@ -39,7 +39,7 @@ def run(args: Options) -> int:
     # The card shows a prompt longer than in training, if the task has one.
     recipe, task = weights.recipe, weights.recipe.task
     size = task.round_to_valid_size(min(recipe.lengths.top + 2, task.largest or recipe.lengths.top + 2))
-    (example,) = prompt_texts(task, task.sample(torch.tensor([list(recipe.sizes(size))]), stream(0, "card")))
+    (example,) = format_prompts(task, task.sample(torch.tensor([list(recipe.sizes(size))]), stream(0, "card")))
     controls = [RunFolder(require_run(name)) for name in args.controls]
     options = {"license_": args.license, "example": example, "controls": controls}
     card = build_model_card(RunFolder(folder), where.repository, **options)

@@ -22,7 +22,7 @@ from lengthwise.cli.forecast import forecast
 from lengthwise.cli.measurements import has_all_results
 from lengthwise.cli.shared import Argument, PlanOptions, TrainingOptions
 from lengthwise.evaluation.depth import measure_depths
-from lengthwise.evaluation.families import family_samples, measure_sealed
+from lengthwise.evaluation.families import count_family_samples, measure_sealed
 from lengthwise.experiment.data import draw_fixed_set
 from lengthwise.jobs.pool import JobPool, show_progress
 from lengthwise.report import curves
@@ -111,8 +111,8 @@ def _measure_sealed(args: Options, study: Study, runs: Mapping[str, Sequence[Run
         for run in (run for run in runs[panel.title] if run.done):
             label = f"{run.recipe.name}: sealed problems"
             with computation_settings(1), show_elapsed(label, quiet=args.quiet), run.lock(wait=True):
-                measurement = {"rules": panel.rules(run.recipe), "kinds": kinds, "device": device}
-                measure_sealed(run, panel.sizes, samples=samples, family_samples=family_samples(samples), **measurement)
+                measurement = {"samples": samples, "rules": panel.rules(run.recipe), "kinds": kinds, "device": device}
+                measure_sealed(run, panel.sizes, family_samples=count_family_samples(samples), **measurement)
 
 
 def _build_plan_options(args: Options, samples: Size, panel: Panel, run: Run) -> PlanOptions:

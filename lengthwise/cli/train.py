@@ -29,7 +29,7 @@ from lengthwise.runs.tracking import check_trackers, send_to_trackers
 from lengthwise.training.arithmetic import computation_settings
 from lengthwise.training.checkpoint import continue_from
 from lengthwise.training.loop import prepare_steps, train
-from lengthwise.training.processes import is_follower, process_count
+from lengthwise.training.processes import count_processes, is_follower
 from lengthwise.training.stacked import prefers_stack, train_stacked
 from lengthwise.training.trainer import Trainer, try_training
 
@@ -67,8 +67,8 @@ def run(args: Options) -> int:
         launcher.check()
     named_folder = options.find_run_folder(args.recipe)
     own_folder = named_folder if [replicate.id for replicate in recipes] == [recipe.id] and not args.changes else None
-    if len(recipes) > 1 and process_count() > 1:
-        raise UsageError(f"{process_count()} processes train one run together: omit --seeds, or do not use torchrun")
+    if len(recipes) > 1 and count_processes() > 1:
+        raise UsageError(f"{count_processes()} processes train one run together: omit --seeds, or do not use torchrun")
     if args.changes and named_folder and not is_follower():
         _warn_of_new_run(named_folder, recipes)
     if is_follower():

@@ -40,7 +40,7 @@ class Predictions:
     stopped_by_rule: Bool[Tensor, " b"] | None = None  # not by the rule's limit; None: the rule has no ``done``
     loops_run: Int[Tensor, " b"] | None = None  # loops that were run to choose ``loops``; None: ``loops``
     residual: Float[Tensor, " b"] | None = None  # largest relative movement of the state in the answer's loop
-    start: Int[Tensor, " b"] | None = None  # number of the initial state (see ``with_initial_state``); None: 0
+    start: Int[Tensor, " b"] | None = None  # number of the initial state (see ``select_initial_state``); None: 0
 
 
 def predict(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Predictions:
@@ -54,7 +54,7 @@ def predict_by_rules(model: Model, recipe: Recipe, batch: Batch, rules: Sequence
     """Return the model's answers by each stopping rule. The model runs once for all rules, up to their largest limit,
     and once more for each restart."""
     model.eval()
-    models = [with_initial_state(model, number) for number in range(max(rule.starts for rule in rules))]
+    models = [select_initial_state(model, number) for number in range(max(rule.starts for rule in rules))]
     inner_rules = [rule.rule if isinstance(rule, Restarts) else rule for rule in rules]
     movement = any(rule.needs_movement for rule in rules)
     predictions = _predict_from_one_start(model, recipe, batch, inner_rules, movement)
@@ -128,7 +128,7 @@ class _RuleProgress:
         self.rule, self.limit, self.planned = rule, limit, planned
         self.running = torch.ones(len(batch), dtype=torch.bool)  # rows without a chosen answer
         self.stopped_by_rule = torch.zeros_like(self.running)  # rows stopped by the rule, not by its limit
-        self.symbols = torch.zeros(filled_slots(batch.answer_slots).shape, dtype=torch.long)
+        self.symbols = torch.zeros(mask_filled_slots(batch.answer_slots).shape, dtype=torch.long)
         self.confidence, self.loops = torch.zeros(len(batch), dtype=torch.float32), limit.clone()
         self.residual = torch.zeros_like(self.confidence) if movement else None
 
@@ -176,7 +176,7 @@ def _run_until_done(
             loop, rows, logits, moved = steps.send(stay)
         except StopIteration:
             return
-        current = _empty_trace(1, batch, with_movement)
+        current = _build_empty_trace(1, batch, with_movement)
         answers = _read_slots(_find_likeliest_symbols(logits).cpu(), batch.answer_slots[rows], end_id)
         _store_answers(current, 0, rows, answers, moved)
         if latest is not None:
@@ -192,9 +192,9 @@ def _run_until_done(
         stay = goes_on if early * LEAVE_TOGETHER >= len(rows) else None
 
 
-def _empty_trace(loops: int, batch: Batch, with_movement: bool) -> Trace:
+def _build_empty_trace(loops: int, batch: Batch, with_movement: bool) -> Trace:
     """Return a trace of ``loops`` loops whose answers are not set yet."""
-    rows, width = filled_slots(batch.answer_slots).shape
+    rows, width = mask_filled_slots(batch.answer_slots).shape
     return Trace(
         torch.zeros(loops, rows, width, dtype=torch.long),
         torch.zeros(loops, rows, dtype=torch.long),
@@ -221,7 +221,7 @@ def trace_loops(
 ) -> Trace:
     """Return a trace, on the CPU: each row's answers after each loop up to the row's ``limit`` and, if
     ``with_movement``, the movement of its state."""
-    traced = replace(_empty_trace(int(limit.max()), batch, with_movement), loops=limit)
+    traced = replace(_build_empty_trace(int(limit.max()), batch, with_movement), loops=limit)
     steps, best = [], []
     runner = choose_runner(model)
     for loop, rows, logits, moved in runner.steps(batch.inputs, limit, batch.answer_slots, movement=with_movement):
@@ -246,23 +246,23 @@ def _read_slots(
     """Return each row's predicted symbols, its answer's length, end symbol included, and the confidence: the answer's
     mean log probability. ``likeliest_symbols`` is the result of ``_find_likeliest_symbols`` for all answer slots, row
     by row."""
-    filled = filled_slots(answer_slots)
+    filled = mask_filled_slots(answer_slots)
     symbols, log_probability = torch.zeros(filled.shape, dtype=torch.long), likeliest_symbols.new_zeros(filled.shape)
     symbols[filled], log_probability[filled] = likeliest_symbols[0].long(), likeliest_symbols[1]
-    counted = answer_mask(symbols, answer_slots, end_id)
+    counted = mask_answers(symbols, answer_slots, end_id)
     length = counted.sum(1)
     return symbols, length, (log_probability * counted).sum(1) / length
 
 
 def gather_slots(values: Shaped[Tensor, "b t"], answer_slots: Bool[Tensor, "b t"]) -> Shaped[Tensor, "b a"]:
     """Return the values in each row's answer slots, moved to the row's start and followed by zeros."""
-    filled = filled_slots(answer_slots)
+    filled = mask_filled_slots(answer_slots)
     moved = torch.zeros(filled.shape, dtype=values.dtype)
     moved[filled] = values[answer_slots]
     return moved
 
 
-def answer_text(recipe: Recipe, symbols: Int[Tensor, " a"]) -> str:
+def answer_to_text(recipe: Recipe, symbols: Int[Tensor, " a"]) -> str:
     """Return the answer in ``symbols``, those of a row's slots, as text: in the task's notation or, if the answer has
     symbols that the task lacks, symbol by symbol."""
     answer = recipe.layout.answer(symbols, recipe.task)
@@ -271,21 +271,21 @@ def answer_text(recipe: Recipe, symbols: Int[Tensor, " a"]) -> str:
     return recipe.layout.vocabs(recipe.task)[1].decode(answer)
 
 
-def answer_mask(
+def mask_answers(
     symbols: Int[Tensor, "b a"], answer_slots: Bool[Tensor, "b t"], end_id: int | None
 ) -> Bool[Tensor, "b a"]:
     """Return a mask of the slots that hold each row's answer, end symbol included. ``symbols`` has the symbols of all
     slots."""
-    return filled_slots(answer_slots) & mask_through_end(symbols, end_id)
+    return mask_filled_slots(answer_slots) & mask_through_end(symbols, end_id)
 
 
-def filled_slots(answer_slots: Bool[Tensor, "b t"]) -> Bool[Tensor, "b a"]:
+def mask_filled_slots(answer_slots: Bool[Tensor, "b t"]) -> Bool[Tensor, "b a"]:
     """Return a mask whose first k positions in each row are True, where k is the row's number of answer slots."""
     count = answer_slots.sum(1)
     return torch.arange(int(count.max())) < count[:, None]
 
 
-def with_initial_state(model: Model, start: int) -> Model:
+def select_initial_state(model: Model, start: int) -> Model:
     """Return the model with initial state number ``start``: 0 is the model's own, others are random (see
     ``RandomStart``). Raises UsageError if the model's initial state is never random, not even in training."""
     return RandomStart(model, start) if start else model
@@ -369,7 +369,7 @@ def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Pr
         predicted[rows], log_probability[rows] = ids, logs
     symbols = gather_slots(predicted, batch.answer_slots)
     log_probability = gather_slots(log_probability, batch.answer_slots)
-    counted = answer_mask(symbols, batch.answer_slots, end_id)
+    counted = mask_answers(symbols, batch.answer_slots, end_id)
     return Predictions(symbols, (log_probability * counted).sum(1) / counted.sum(1), limit)
 
 

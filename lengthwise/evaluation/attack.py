@@ -22,9 +22,9 @@ from lengthwise.base.results import AnySize
 from lengthwise.base.rng import derive_seed, stream
 from lengthwise.base.score_rows import format_size
 from lengthwise.base.types import Kind, Problems, UsageError
-from lengthwise.evaluation.answers import answer_mask, decode, gather_slots, predict_by_rules
-from lengthwise.evaluation.families import all_problems, relative_cost, short_sizes
-from lengthwise.evaluation.scores import SAMPLES, resolve_rules, right_rows, split_batches
+from lengthwise.evaluation.answers import decode, gather_slots, mask_answers, predict_by_rules
+from lengthwise.evaluation.families import enumerate_problems, estimate_relative_cost, find_short_sizes
+from lengthwise.evaluation.scores import SAMPLES, mask_right_rows, resolve_rules, split_batches
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.data import check_size, draw_recipe_problems, get_sampler
 from lengthwise.experiment.recipe import Recipe
@@ -37,8 +37,8 @@ from lengthwise.tasks import Task
 INITIAL_PROBLEMS = 24  # number of initial problems of each family and size; uniform problems are twice as many
 MUTATIONS_PER_ROUND = 96  # number of mutated problems tried at a time
 POOL_SIZE = 256  # number of right answers with the lowest confidence whose problems are mutated
-KEPT_FAILURES = POOL_SIZE // 8  # number of failures that are mutated, the shortest ones
-SHOWN_FAILURES = 10  # maximum number of failures in the result
+MAX_MUTATED_FAILURES = POOL_SIZE // 8  # number of failures that are mutated, the shortest ones
+MAX_SHOWN_FAILURES = 10  # maximum number of failures in the result
 CHECK_SECONDS = 0.5  # seconds of computing between two checks of the deadline
 SUMMARY_SECONDS = 1.0  # seconds for answering the failures again for the result; the first is always answered
 
@@ -69,7 +69,7 @@ class Attempts:
     def select_new_problems(self, problems: Problems, task: Task) -> Problems:
         """Return the problems that were not tried yet, without repeats."""
         first: dict[str, int] = {}
-        for number, prompt in enumerate(prompt_texts(task, problems)):
+        for number, prompt in enumerate(format_prompts(task, problems)):
             first.setdefault(prompt, number)
         new = [number for prompt, number in first.items() if prompt not in self.prompts]
         return problems.take(torch.tensor(new, dtype=torch.long))
@@ -81,7 +81,7 @@ class Attempts:
         self.tries.update(problem.origin for problem in attempts)
         self.failures.update(problem.origin for problem in failed)
         failures = sorted([*self.shortest_failures, *failed], key=lambda p: (len(p.prompt), -p.confidence, p.prompt))
-        self.shortest_failures = failures[:KEPT_FAILURES]
+        self.shortest_failures = failures[:MAX_MUTATED_FAILURES]
         right = [*self.least_confident_attempts, *(problem for problem in attempts if problem.is_right)]
         right.sort(key=lambda problem: (problem.confidence, problem.prompt))
         self.least_confident_attempts = right[:POOL_SIZE]
@@ -119,12 +119,12 @@ def attack(
             "shorter problems"
         )
     history, deadline = Attempts(), math.inf if tries else time.monotonic() + seconds
-    work = 0.0  # cost of the problems until the next check of the time, as ``relative_cost``
+    work = 0.0  # cost of the problems until the next check of the time, in units of ``estimate_relative_cost``
     for problems, origin in _generate_candidates(recipe, chosen, history, seed):
         new, start = history.select_new_problems(problems, recipe.task), 0
         # The first problem is tried in any case. Without a deadline, all are tried at once, to be repeatable.
         while start < len(new) and ((began := time.monotonic()) <= deadline or not work):
-            problem_cost = relative_cost(recipe, tuple(new.sizes.amax(0).tolist()))
+            problem_cost = estimate_relative_cost(recipe, tuple(new.sizes.amax(0).tolist()))
             rows = len(new) if tries else int(min(max(1, work // problem_cost), len(new) - start))
             history.add(_try_problems(weights, new.take(slice(start, start + rows)), origin, rule))
             elapsed = max(time.monotonic() - began, 1e-6)
@@ -160,8 +160,8 @@ def _generate_candidates(
     for size in sizes:
         for origin, count in origins.items():
             yield get_sampler(task, origin)(torch.tensor([list(size)]).repeat(count, 1), draw), origin
-    for short in short_sizes(recipe):
-        problems = all_problems(recipe, recipe.sizes(short))
+    for short in find_short_sizes(recipe):
+        problems = enumerate_problems(recipe, recipe.sizes(short))
         if problems is not None and bool((problems.sizes <= max_sizes).all()):
             yield problems, "every"
     rng, fruitless = Random(derive_seed(seed, "attack", "changes")), 0
@@ -191,7 +191,7 @@ def _generate_mutations(
             problems = task.parse(text)
         except UsageError:
             continue
-        (prompt,) = prompt_texts(task, problems)
+        (prompt,) = format_prompts(task, problems)
         fits = int(problems.sizes.max()) >= task.smallest and bool((problems.sizes <= max_sizes).all())
         if fits and prompt not in mutated and prompt not in history.prompts:
             mutated.add(prompt)
@@ -203,13 +203,13 @@ def _try_problems(weights: Weights, problems: Problems, origin: str, rule: Stopp
     recipe, are_right, confidence = weights.recipe, list[bool](), list[float]()
     for _, batch in split_batches(recipe, problems):
         (predicted,) = predict_by_rules(weights.model, recipe, batch, [rule])
-        are_right += right_rows(recipe, batch, predicted).tolist()
+        are_right += mask_right_rows(recipe, batch, predicted).tolist()
         confidence += predicted.confidence.tolist()
-    rows = zip(prompt_texts(recipe.task, problems), are_right, confidence, strict=True)
+    rows = zip(format_prompts(recipe.task, problems), are_right, confidence, strict=True)
     return [Attempt(prompt, origin, is_right, value) for prompt, is_right, value in rows]
 
 
-def prompt_texts(task: Task, problems: Problems) -> list[str]:
+def format_prompts(task: Task, problems: Problems) -> list[str]:
     """Return the prompts of problems as text that ``Task.parse`` reads."""
     lengths = problems.prompt_length.tolist()
     return [task.to_text(row[:length]) for row, length in zip(problems.prompt, lengths, strict=True)]
@@ -217,7 +217,7 @@ def prompt_texts(task: Task, problems: Problems) -> list[str]:
 
 def _summarize(weights: Weights, history: Attempts, rule: Stopping, seed: int, deadline: float) -> dict[str, Any]:
     solver, failures = Solver(weights), []
-    for problem in history.shortest_failures[:SHOWN_FAILURES]:
+    for problem in history.shortest_failures[:MAX_SHOWN_FAILURES]:
         if failures and time.monotonic() > deadline:
             break
         answer = solver.solve(problem.prompt, rule)
@@ -307,11 +307,11 @@ def measure_anatomy(
     for _, batch in split_batches(recipe, problems, batch_rows=rule.together):
         (predicted,) = predict_by_rules(weights.model, recipe, batch, [rule])
         right_symbols = gather_slots(batch.targets, batch.answer_slots)
-        answer = answer_mask(right_symbols, batch.answer_slots, end)
+        answer = mask_answers(right_symbols, batch.answer_slots, end)
         wrong.append((predicted.symbols != right_symbols) & answer)
         # If the answer is fed in, the symbols after a wrong one differ when the model reads its own answer.
         decoded = decode(weights.model, recipe, batch, rule) if recipe.layout.decodes else predicted
-        answered = answer_mask(decoded.symbols, batch.answer_slots, end)
+        answered = mask_answers(decoded.symbols, batch.answer_slots, end)
         length = answered.sum(1)
         # An answer without an end fills all slots; a complete one may too, but has an end symbol.
         open_ended = ~((decoded.symbols == end) & answered).any(1) if end is not None else torch.zeros_like(length) > 0
@@ -329,7 +329,7 @@ def measure_anatomy(
         "sizes": list(sizes),
         "count": samples,
         "seed": seed,
-        "exact": _fraction_true(~missed),
+        "exact": _compute_mean(~missed),
         "ends": ends | {"right": int(missed.sum()) - sum(ends.values())},
         "first_wrong": {str(position): int((first == position).sum()) for position in sorted(set(first.tolist()))},
         "by": {name: _group_values(values, ~missed) for name, values in features.items()},
@@ -347,9 +347,9 @@ def _group_values(values: Int[Tensor, " n"], is_right: Bool[Tensor, " n"]) -> li
     for number in numbers.unique():
         low, high = distinct[numbers == number][[0, -1]].tolist()
         inside = (values >= low) & (values <= high)
-        groups.append({"low": low, "high": high, "count": int(inside.sum()), "exact": _fraction_true(is_right[inside])})
+        groups.append({"low": low, "high": high, "count": int(inside.sum()), "exact": _compute_mean(is_right[inside])})
     return groups
 
 
-def _fraction_true(flags: Bool[Tensor, " n"]) -> float:
+def _compute_mean(flags: Bool[Tensor, " n"]) -> float:
     return float(f"{float(flags.float().mean()):.6g}")

@@ -31,15 +31,15 @@ from lengthwise.models import Model, find_limited_encodings, get_device, preserv
 from lengthwise.models.single_pass import SinglePass, TooFewPositions, are_probabilities, describe_too_few_positions
 from lengthwise.runners.plain import Plain
 
-CUTS = 8  # number of answer positions after each of which the later tokens are changed, to test causality
+CHECKED_POSITIONS = 8  # number of answer positions after each of which the later tokens are changed, to test causality
 ROWS, LOOPS = 6, 3  # rows and loops of a checked batch
 LENGTH_RANGE = 6  # range of the short rows' lengths
-SHORT_ROW = 32  # largest number of positions in which no model amplifies rounding errors to relevant changes
+MAX_SHORT_ROW_POSITIONS = 32  # in longer rows, a model can amplify rounding errors to relevant changes
 MAX_POSITIONS = 32_768  # maximum number of positions of a checked batch, unless two rows are longer
 SMALLEST_CHANGE_IN_DOUBLE = 2e-5  # smallest relevant change of a logit, relative to the largest logit, in 64 bits
-MAX_COPIED = 100_000_000  # largest number of parameters of a model that is copied to 64 bits
+MAX_COPIED_PARAMETERS = 100_000_000  # largest number of parameters of a model that is copied to 64 bits
 SMALLEST_CHANGE = 1e-3  # smallest relevant change of a logit, relative to the largest logit, in 32 bits
-ROUNDINGS = 8  # allowed error of a logit in coarser types, in relative rounding errors
+MAX_ROUNDING_ERRORS = 8  # allowed error of a logit in coarser types, in relative rounding errors
 
 
 @torch.no_grad()
@@ -59,7 +59,7 @@ def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> 
         short = recipe.layout.write(_draw_short_problems(recipe), recipe.task)
         _check_symbols(model, short.inputs, recipe)
         _check_positions(model, recipe, sizes)
-        name = _model_name(model)
+        name = _name_model(model)
         for part in model.modules():  # the other checks run in evaluation mode, where a BatchNorm reads no other row
             if isinstance(part, _BatchNorm):
                 raise UsageError(
@@ -148,7 +148,7 @@ def _copy_in_double_precision(model: Model, inputs: Inputs) -> tuple[Model, Tole
 
     weights = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
     has_coarse_weights = any(torch.finfo(weight.dtype).bits < 32 for weight in weights)
-    small = sum(weight.numel() for weight in weights) <= MAX_COPIED
+    small = sum(weight.numel() for weight in weights) <= MAX_COPIED_PARAMETERS
     for kind in [torch.float64] * small + [torch.float32] * has_coarse_weights:
         try:
             copied = deepcopy(model)._apply(partial(cast, dtype=kind))
@@ -165,7 +165,7 @@ def _copy_in_double_precision(model: Model, inputs: Inputs) -> tuple[Model, Tole
     is_double = all(weight.dtype == torch.float64 for weight in model.parameters() if weight.is_floating_point())
     if is_double and recorder.eps <= torch.finfo(torch.float32).eps:
         return model, (SMALLEST_CHANGE_IN_DOUBLE, 0)
-    return model, (max(SMALLEST_CHANGE, ROUNDINGS * recorder.eps), 1)
+    return model, (max(SMALLEST_CHANGE, MAX_ROUNDING_ERRORS * recorder.eps), 1)
 
 
 class _CoarsestType(TorchDispatchMode):
@@ -191,13 +191,13 @@ def _compute_logits(model: Model, inputs: Inputs) -> Float[Tensor, "b t v"]:
         raise
     except IndexError as error:
         message = describe_too_few_positions(inputs.tokens.shape[1], error)
-        raise TooFewPositions(f"{_model_name(model)} {message}") from None
+        raise TooFewPositions(f"{_name_model(model)} {message}") from None
     return logits.view(*inputs.tokens.shape, -1).cpu()
 
 
 def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
     """Raise UsageError unless the model embeds every input symbol and has a logit for every output symbol."""
-    (reads, writes), name = recipe.layout.vocabs(recipe.task), _model_name(model)
+    (reads, writes), name = recipe.layout.vocabs(recipe.task), _name_model(model)
     try:
         if get_device(model).type != "cpu":
             try:  # first on the CPU: a missing symbol on a CUDA device would stop all further computation
@@ -257,18 +257,18 @@ def _check_causality(
     model: Model, batch: Batch, logits: Float[Tensor, "b t v"], layout: Layout, tolerance: Tolerance
 ) -> None:
     """Raise UsageError if the tokens after a position change the logits up to this position. One position of the prompt
-    is checked, and ``CUTS`` positions from the first answer slot on, where looking ahead would help."""
+    is checked, and ``CHECKED_POSITIONS`` positions from the first answer slot on, where looking ahead would help."""
     inputs = batch.inputs
     symbols = int(inputs.tokens.max()) + 1
     first, count = batch.answer_slots.long().argmax(1), batch.answer_slots.sum(1)
-    for cut in (first // 2, *(first + count * part // CUTS for part in range(CUTS))):
+    for cut in (first // 2, *(first + count * part // CHECKED_POSITIONS for part in range(CHECKED_POSITIONS))):
         later = torch.arange(inputs.tokens.shape[1]) > cut[:, None]
         changed = inputs.tokens.where(~later, (inputs.tokens + 1) % symbols)
         changed_logits = _compute_logits(model, replace(inputs, tokens=changed))
         if _logits_differ(logits, changed_logits, inputs.padding_mask & ~later, tolerance):
             name = type(layout).__name__ if hasattr(layout, "causal") and not layout.decodes else "FullOutput"
             raise UsageError(
-                f"{_model_name(model)} looks ahead: in a causal layout a position may see only itself and earlier "
+                f"{_name_model(model)} looks ahead: in a causal layout a position may see only itself and earlier "
                 "tokens, but later tokens changed its logits; mask the attention, or let every position see the whole "
                 f"row with layout={name}(causal=false)"
             )
@@ -285,9 +285,9 @@ def _check_padding(model: Model, inputs: Inputs, logits: Float[Tensor, "b t v"],
         # A recurrent model can amplify the rounding errors of a long row without bound. If the row's logits differ in a
         # batch of copies of the row, rounding errors may have caused the other differences too.
         copies = _compute_logits(model, alone.take(torch.zeros(len(inputs), dtype=torch.long)))[:1]
-        if width <= SHORT_ROW or not _logits_differ(expected, copies, alone.padding_mask, tolerance):
+        if width <= MAX_SHORT_ROW_POSITIONS or not _logits_differ(expected, copies, alone.padding_mask, tolerance):
             raise UsageError(
-                f"{_model_name(model)} reads padding, or other rows: a row's logits change when longer rows are in the "
+                f"{_name_model(model)} reads padding, or other rows: a row's logits change when longer rows are in the "
                 "batch; give its forward a parameter padding_mask (rows × positions, True for a real token), hide "
                 "positions where it is False, and compute no statistics over a batch"
             )
@@ -304,7 +304,7 @@ def _logits_differ(
     return bool(((logits - other_logits).abs() > relative * (scale + logits.abs().max())).any())
 
 
-def _model_name(model: Model) -> str:
+def _name_model(model: Model) -> str:
     """Return the model's name, or the name of a user-defined part, e.g. a mixer, in one of the package's models."""
     outer = model.module if isinstance(model, SinglePass) else model
     foreign = next((part for part in model.modules() if is_foreign(type(part))), outer)

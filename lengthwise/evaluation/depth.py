@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from lengthwise.base.progress import Progress
 from lengthwise.base.results import AnySize, Fate
 from lengthwise.base.types import UsageError, to_device
-from lengthwise.evaluation.answers import answer_mask, gather_slots, predict
-from lengthwise.evaluation.families import sizes_with_progress
+from lengthwise.evaluation.answers import gather_slots, mask_answers, predict
+from lengthwise.evaluation.families import show_size_progress
 from lengthwise.evaluation.scores import trace_answers
 from lengthwise.evaluation.solver import parse_prompt
 from lengthwise.experiment.data import draw_recipe_problems
@@ -91,7 +91,7 @@ def measure_depths(
     all_sizes = [run.recipe.sizes(size) for size in sizes]
     if missing := [size for size in all_sizes if size not in rows_by_size]:
         weights, shown = run.weights(device), progress or Progress(quiet=True)
-        for size in sizes_with_progress(shown, run.recipe, missing, label=f"{run.recipe.name}: every loop"):
+        for size in show_size_progress(shown, run.recipe, missing, label=f"{run.recipe.name}: every loop"):
             rows_by_size[size] = measure_depth(weights, size, samples=samples)
             if run.is_run and not changed:
                 run.append("depth", rows_by_size[size])
@@ -113,7 +113,7 @@ def measure_fate(weights: Weights, size: AnySize | None, *, extra_loops: int, sa
     batch = recipe.layout.write(draw_recipe_problems(recipe, sizes, samples, seed=seed), recipe.task)
     planned, mask = recipe.loops.planned(batch.rounds), batch.inputs.padding_mask
     right_symbols = gather_slots(batch.targets, batch.answer_slots)
-    ignored = ~answer_mask(right_symbols, batch.answer_slots, recipe.layout.end_id(recipe.task))
+    ignored = ~mask_answers(right_symbols, batch.answer_slots, recipe.layout.end_id(recipe.task))
     _, last_state = Plain(model).carry(batch.inputs, planned + extra_loops, batch.answer_slots)
     last = flatten_state(model.answer_state(last_state), mask.shape[1])
     smallest_planned, shape = int(planned.min()), (int(planned.max()) + extra_loops, len(batch))

@@ -19,9 +19,9 @@ from lengthwise.base.types import Problems, Score
 from lengthwise.evaluation.scores import (
     Watch,
     build_score,
+    compute_group_results,
     evaluate,
     resolve_rules,
-    results_of_groups,
 )
 from lengthwise.experiment.data import NoProblemsLeft, choose_source, draw_recipe_problems, select_part
 from lengthwise.experiment.recipe import Recipe
@@ -32,7 +32,7 @@ from lengthwise.runs.run import Run, Weights
 from lengthwise.tasks.family import choose_families
 
 MAX_ENUMERATED = 2048  # a size with at most this many problems, per 100 samples, is measured on all its problems
-FAR_MULTIPLE = 5  # sizes beyond this multiple of the training length are measured only on request
+MAX_MULTIPLE = 5  # sizes beyond this multiple of the training length are measured only on request
 
 
 def evaluate_families(
@@ -55,7 +55,7 @@ def evaluate_families(
     for size in map(recipe.sizes, sizes):
         chosen = [family.name for family in families if size[0] >= family.smallest]
         on_progress = partial(watch, [size]) if watch else None
-        groups = _problems_by_family(recipe, size, samples, chosen, seed, bool(names))
+        groups = _draw_family_problems(recipe, size, samples, chosen, seed, bool(names))
         if not groups:
             continue
         if all(rule.together == 1 for rule in rules):  # repeated problems, as small families have, are answered once
@@ -63,10 +63,10 @@ def evaluate_families(
             _, inverse = hash_prompts(problems).unique(return_inverse=True)
             first = torch.full((int(inverse.max()) + 1,), len(problems))
             first.scatter_reduce_(0, inverse, torch.arange(len(problems)), "amin")
-            distinct = results_of_groups(weights.model, recipe, [problems.take(first)], rules, on_progress)
+            distinct = compute_group_results(weights.model, recipe, [problems.take(first)], rules, on_progress)
             results = [rule_results.take(inverse) for rule_results in distinct]
         else:
-            results = results_of_groups(weights.model, recipe, [*groups.values()], rules, on_progress)
+            results = compute_group_results(weights.model, recipe, [*groups.values()], rules, on_progress)
         for rule, rule_results in zip(rules, results, strict=True):
             start = 0
             for name, group in groups.items():
@@ -75,37 +75,37 @@ def evaluate_families(
                 start += len(group)
 
 
-def family_rules(rules: Sequence[Stopping]) -> Sequence[Stopping]:
+def select_family_rules(rules: Sequence[Stopping]) -> Sequence[Stopping]:
     """Return the rules that choose for each row alone, since a family has too few problems for batch-wise rules. If all
     rules are batch-wise, return the first one."""
     return [rule for rule in rules if rule.together == 1] or rules[:1]
 
 
-def family_samples(samples: int) -> int:
+def count_family_samples(samples: int) -> int:
     """Return the number of problems per family: a tenth of ``samples``, so that measuring all families takes about as
     long as measuring uniform problems."""
     return max(1, samples // 10)
 
 
-def short_sizes(recipe: Recipe, samples: int = 100) -> list[int]:
+def find_short_sizes(recipe: Recipe, samples: int = 100) -> list[int]:
     """Return the shortest sizes: those that have few enough problems to measure all of them."""
     sizes: list[int] = []
     smallest = max(recipe.task.smallest, recipe.lengths.bottom)
-    for size in recipe.task.listed_sizes or range(smallest, max(smallest, FAR_MULTIPLE * recipe.lengths.top) + 1):
+    for size in recipe.task.listed_sizes or range(smallest, max(smallest, MAX_MULTIPLE * recipe.lengths.top) + 1):
         is_limited = bool(sizes) and recipe.sizes(size) == recipe.sizes(sizes[-1])  # every axis has its largest size
-        if is_limited or all_problems(recipe, recipe.sizes(size), samples) is None:
+        if is_limited or enumerate_problems(recipe, recipe.sizes(size), samples) is None:
             break
         sizes.append(size)
     return sizes
 
 
-def _problems_by_family(
+def _draw_family_problems(
     recipe: Recipe, size: tuple[int, ...], samples: int, names: Sequence[str], seed: int, are_requested: bool
 ) -> dict[str, Problems]:
     """Return the problems of one size by family: ``{"every": …}`` if they are few, unless the families ``names``
     ``are_requested`` by the user. A family without test problems raises NoProblemsLeft if requested; otherwise it is
     left out."""
-    every = None if are_requested else all_problems(recipe, size, samples)
+    every = None if are_requested else enumerate_problems(recipe, size, samples)
     if every is not None:
         return {"every": every}
     groups = {}
@@ -118,7 +118,7 @@ def _problems_by_family(
     return groups
 
 
-def all_problems(recipe: Recipe, size: tuple[int, ...], samples: int = 100) -> Problems | None:
+def enumerate_problems(recipe: Recipe, size: tuple[int, ...], samples: int = 100) -> Problems | None:
     """Return all test problems of a size; None if the size has no problems, or more than ``MAX_ENUMERATED`` allows."""
     problems = recipe.task.select_part("test").enumerate(size, MAX_ENUMERATED * samples // 100)
     if problems is None:
@@ -127,7 +127,7 @@ def all_problems(recipe: Recipe, size: tuple[int, ...], samples: int = 100) -> P
     return problems if len(problems) else None
 
 
-def sizes_without_scores(
+def find_unscored_sizes(
     recipe: Recipe, sizes: Iterable[AnySize], rules: Sequence[Stopping], known_scores: Container[tuple[Sizes, str]]
 ) -> dict[tuple[Stopping, ...], list[AnySize]]:
     """Return sizes that lack scores, grouped by the rules whose scores they lack, so that the model runs once for all
@@ -137,7 +137,7 @@ def sizes_without_scores(
     return missing
 
 
-def relative_cost(recipe: Recipe, size: AnySize) -> float:
+def estimate_relative_cost(recipe: Recipe, size: AnySize) -> float:
     """Return the relative cost of answering a problem of this size: positions in its row × loops."""
     sizes = recipe.sizes(size)
     positions = sum(sizes) + int(recipe.task.answer_slots(torch.tensor([sizes])))
@@ -145,7 +145,7 @@ def relative_cost(recipe: Recipe, size: AnySize) -> float:
     return float(positions * int(recipe.loops.planned(torch.tensor([max(sizes)]))))
 
 
-def scores_with_progress(
+def evaluate_with_progress(
     weights: Weights,
     sizes: Sequence[AnySize],
     rules: Sequence[Stopping],
@@ -158,7 +158,7 @@ def scores_with_progress(
     """Yield scores from ``evaluate`` or, with ``families``, ``evaluate_families``, and show the progress."""
     recipe = weights.recipe
     distinct = {recipe.sizes(size): size for size in sizes}  # a size may be given twice
-    cost = {key: relative_cost(recipe, size) for key, size in distinct.items()}
+    cost = {key: estimate_relative_cost(recipe, size) for key, size in distinct.items()}
     measure, per_rule = (evaluate_families, len(recipe.task.families)) if families else (evaluate, 1)
     line, done = progress.add_line(label, per_rule * len(rules) * sum(cost.values())), 0.0
 
@@ -172,21 +172,21 @@ def scores_with_progress(
         yield score
 
 
-def sizes_with_progress(progress: Progress, recipe: Recipe, sizes: Sequence[AnySize], *, label: str) -> Iterator[Any]:
+def show_size_progress(progress: Progress, recipe: Recipe, sizes: Sequence[AnySize], *, label: str) -> Iterator[Any]:
     """Yield ``sizes`` and show the progress; a size counts as done when the next size is requested."""
-    total = sum(relative_cost(recipe, size) for size in sizes)
+    total = sum(estimate_relative_cost(recipe, size) for size in sizes)
     line, done = progress.add_line(label, total), 0.0
     for size in sizes:
         line.update(done, f"at {format_size(recipe.sizes(size))}")
         yield size
-        done += relative_cost(recipe, size)
+        done += estimate_relative_cost(recipe, size)
     line.update(total)
 
 
 # Sealed scores: final scores of a set of weights, on problems that were never used before
 
 
-def weights_digest(tensors: dict[str, Tensor]) -> str:
+def compute_weights_digest(tensors: dict[str, Tensor]) -> str:
     """Return a hash of weights, ten hexadecimal digits."""
     state = hashlib.blake2b(digest_size=5)
     for name in sorted(tensors):
@@ -197,7 +197,7 @@ def weights_digest(tensors: dict[str, Tensor]) -> str:
 
 def derive_sealed_seed(weights: Weights) -> int:
     """Return the seed of the problems for the final scores of these weights; other weights get other problems."""
-    return derive_seed(0, "sealed", weights.recipe.id, weights_digest(weights.model.state_dict()))
+    return derive_seed(0, "sealed", weights.recipe.id, compute_weights_digest(weights.model.state_dict()))
 
 
 def measure_sealed(
@@ -214,7 +214,7 @@ def measure_sealed(
     The scores are stored in rows whose field ``sealed`` is a digest of the weights; return all such rows. Scores that
     are stored already are not measured again."""
     weights, recipe = run.weights(device), run.recipe
-    name, seed = weights_digest(weights.model.state_dict()), derive_sealed_seed(weights)
+    name, seed = compute_weights_digest(weights.model.state_dict()), derive_sealed_seed(weights)
     earlier = [row for row in run.rows("scores") if row.get("sealed") == name]
     measurements = {(tuple(row["sizes"]), row["problems"], row["stopping"]) for row in earlier}
     family_kinds = {"every", *(family.name for family in recipe.task.families)} - {*kinds}
@@ -227,10 +227,10 @@ def measure_sealed(
 
     for kind in kinds:
         measured = {(size, rule) for size, problems, rule in measurements if problems == kind}
-        for missing, unmeasured in sizes_without_scores(recipe, all_sizes, chosen, measured).items():
+        for missing, unmeasured in find_unscored_sizes(recipe, all_sizes, chosen, measured).items():
             for score in evaluate(weights, unmeasured, samples=samples, stopping=missing, kind=kind, seed=seed):
                 store_scores(score)
-    short = [recipe.sizes(size) for size in short_sizes(recipe, family_samples)]
+    short = [recipe.sizes(size) for size in find_short_sizes(recipe, family_samples)]
     for size in dict.fromkeys([*short, *all_sizes]):
         if size not in families:  # all families of a size are stored together
             store_scores(*evaluate_families(weights, [size], samples=family_samples, stopping=chosen[0], seed=seed))

@@ -20,11 +20,11 @@ from lengthwise.base.score_rows import KINDS_WITH_CURVE
 from lengthwise.base.types import Batch, Kind, Problems, Rows, Score, Trace, UsageError, to_device, wilson_interval
 from lengthwise.evaluation.answers import (
     Predictions,
-    answer_mask,
-    answer_text,
+    answer_to_text,
     decode,
-    filled_slots,
     gather_slots,
+    mask_answers,
+    mask_filled_slots,
     predict_by_rules,
     trace_loops,
 )
@@ -40,7 +40,7 @@ from lengthwise.runs.run import Weights
 from lengthwise.tasks import iterate_texts
 
 MAX_POSITIONS = 32_768  # positions per forward pass, so that memory does not grow with length
-GPU_FACTOR = 16  # factor of MAX_POSITIONS on a GPU, where launching operations takes longer than computing them
+GPU_POSITIONS_FACTOR = 16  # factor of MAX_POSITIONS on a GPU, where launches take longer than computing
 SAMPLES = 1000  # problems per length, by default
 MAX_SAMPLES = 10_000  # problems per length with a precision: enough for ±0.01
 Watch = Callable[[Sequence[tuple[int, ...]], float], None]  # takes the sizes being measured, the fraction done
@@ -52,7 +52,7 @@ CACHE_POSITIONS = 8_192  # positions per forward pass that fit the processor's c
 class RowResults(Rows):
     """A model's answers by one stopping rule, compared with the right answers, per row."""
 
-    counts: Int[Tensor, "b 8"]  # the columns of ``row_counts``
+    counts: Int[Tensor, "b 8"]  # the columns of ``compute_row_counts``
     symbols: Int[Tensor, "b a"]  # predicted in the row's answer slots
     slots: Int[Tensor, " b"]  # number of answer slots
     confidence: Float[Tensor, " b"]  # mean log probability of the answer's symbols, in nats
@@ -83,7 +83,7 @@ def evaluate(
         return
     for group in _group_sizes(recipe, sizes, samples, kind=kind, seed=seed):
         group_watch = partial(watch, [size for size, _ in group]) if watch else None
-        results = results_of_groups(weights.model, recipe, [problems for _, problems in group], rules, group_watch)
+        results = compute_group_results(weights.model, recipe, [problems for _, problems in group], rules, group_watch)
         for number, (size, problems) in enumerate(group):
             size_rows = slice(number * samples, (number + 1) * samples)
             for rule, rule_results in zip(rules, results, strict=True):
@@ -109,7 +109,7 @@ def _evaluate_to_precision(
     for size in sizes:
         problems = draw_recipe_problems(recipe, size, samples, seed=seed, kind=kind)
         parts_by_rule: list[list[RowResults]] = [[] for _ in rules]
-        done, until = 0, smallest_sample_size(precision)
+        done, until = 0, find_smallest_sample_size(precision)
         while done < samples and until > done:
             part = slice(done, min(samples, -(-until // together) * together))
 
@@ -118,7 +118,7 @@ def _evaluate_to_precision(
                     rows_done = row_range.start + fraction * (row_range.stop - row_range.start)
                     watch([recipe.sizes(size)], rows_done / samples)
 
-            results = results_of_groups(weights.model, recipe, [problems.take(part)], rules, on_progress)
+            results = compute_group_results(weights.model, recipe, [problems.take(part)], rules, on_progress)
             for parts, result in zip(parts_by_rule, results, strict=True):
                 parts.append(result)
             done = part.stop
@@ -126,7 +126,7 @@ def _evaluate_to_precision(
             repeats = describe_repeats(recipe.has_fixed_problems, problems.take(slice(done)))
             counted = count_problems({"count": done} | repeats)
             rights = [sum(int(part.counts[:, 0].sum()) for part in parts) * counted / done for parts in parts_by_rule]
-            needed = [needed_sample_size(n, counted, precision, r.together) for n, r in zip(rights, rules, strict=True)]
+            needed = [find_sample_size(n, counted, precision, r.together) for n, r in zip(rights, rules, strict=True)]
             until = done + math.ceil((max(needed) - counted) * done / counted)
         measured, early = problems.take(slice(done)), precision if done < samples else None
         for rule, parts in zip(rules, parts_by_rule, strict=True):
@@ -140,13 +140,13 @@ def check_precision(precision: float | None) -> None:
         raise UsageError(f"precision is half the width of an interval, between 1e-6 and 0.5, not {precision}")
 
 
-def smallest_sample_size(precision: float) -> int:
+def find_smallest_sample_size(precision: float) -> int:
     """Return the number of problems for an interval of ± ``precision`` if all answers are right, or all are wrong; any
     other result needs more problems."""
     return math.ceil(NORMAL_QUANTILE**2 * (0.5 / precision - 1))
 
 
-def needed_sample_size(right_count: float, count: int, precision: float, batch_rows: int = 1) -> int:
+def find_sample_size(right_count: float, count: int, precision: float, batch_rows: int = 1) -> int:
     """Return the number of problems to measure, given that ``right_count`` of ``count`` answers are right: ``count`` if
     their interval is within ± ``precision``, otherwise at most twice as many. ``batch_rows`` is the rule's batch
     size."""
@@ -175,7 +175,7 @@ def build_score(
     recipe, answers = weights.recipe, list[dict[str, Any]]()
     for i, (prompt, wanted) in enumerate(iterate_texts(recipe.task, problems) if rows else ()):
         row = {"sizes": list(sizes), "problems": kind, "stopping": rule.name, "prompt": prompt, "right_answer": wanted}
-        row["answer"] = answer_text(recipe, results.symbols[i, : int(results.slots[i])])
+        row["answer"] = answer_to_text(recipe, results.symbols[i, : int(results.slots[i])])
         row |= {"right": bool(results.counts[i, 0]), "loops": int(results.counts[i, 4])}
         answers.append(row | {"confidence": round(float(results.confidence[i]), 6)})
     exact, whole_row, tokens, total, loops, at_limit, ran, final = results.counts.sum(0).tolist()
@@ -218,10 +218,10 @@ def resolve_rules(
     return rules
 
 
-def exact_match(model: Model, recipe: Recipe, sizes: tuple[int, ...], count: int, *, step: int = 0) -> float:
+def measure_exact_match(model: Model, recipe: Recipe, sizes: tuple[int, ...], count: int, *, step: int = 0) -> float:
     """Return the exact match of a model in training, on ``count`` problems that are new at each ``step``."""
     problems = draw_recipe_problems(recipe, sizes, count, seed=recipe.data_seed, step=step)
-    (results,) = results_of_groups(model, recipe, [problems], [recipe.stopping])
+    (results,) = compute_group_results(model, recipe, [problems], [recipe.stopping])
     return int(results.counts[:, 0].sum()) / count
 
 
@@ -234,16 +234,16 @@ def _group_sizes(
     widest = 0
     for size in sizes:
         problems = draw_recipe_problems(recipe, size, samples, seed=seed, kind=kind)
-        if group and max(widest, _row_width(recipe, problems)) * samples * (len(group) + 1) > MAX_POSITIONS:
+        if group and max(widest, _estimate_row_width(recipe, problems)) * samples * (len(group) + 1) > MAX_POSITIONS:
             yield group
             group, widest = [], 0
         group.append((recipe.sizes(size), problems))
-        widest = max(widest, _row_width(recipe, problems))
+        widest = max(widest, _estimate_row_width(recipe, problems))
     if group:
         yield group
 
 
-def results_of_groups(
+def compute_group_results(
     model: Model, recipe: Recipe, groups: Sequence[Problems], rules: Sequence[Stopping], on_progress: OnProgress = None
 ) -> list[RowResults]:
     """Return, for each rule, the results of all rows of all groups of problems. Batch-wise rules get one group at a
@@ -254,10 +254,10 @@ def results_of_groups(
     sharing = [[rule for rule in results if rule.together in sizes] for sizes in ({1, first}, *({n} for n in more))]
     for problems, chosen in product(groups if first > 1 else [Problems.join(groups)], sharing):
         cached = get_device(model).type == "cpu" and not any(rule.reads_output for rule in chosen)
-        positions = min(CACHE_POSITIONS, MAX_POSITIONS) if cached else positions_per_pass(model)
+        positions = min(CACHE_POSITIONS, MAX_POSITIONS) if cached else get_positions_per_pass(model)
         for rows, batch in split_batches(recipe, problems, positions, batch_rows=max(r.together for r in chosen)):
             for rule, predicted in zip(chosen, predict_by_rules(model, recipe, batch, chosen), strict=True):
-                columns, slots = row_counts(recipe, batch, predicted), batch.answer_slots.sum(1)
+                columns, slots = compute_row_counts(recipe, batch, predicted), batch.answer_slots.sum(1)
                 if recipe.task.final_after:
                     columns[:, -1] = _is_final_part_right(model, recipe, batch, rule, predicted, columns[:, 0] > 0)
                 results[rule].append(RowResults(columns, predicted.symbols.int(), slots, predicted.confidence))
@@ -266,12 +266,12 @@ def results_of_groups(
     return [RowResults.join(results[rule]) for rule in rules]
 
 
-def row_counts(recipe: Recipe, batch: Batch, predictions: Predictions) -> Int[Tensor, "b 8"]:
+def compute_row_counts(recipe: Recipe, batch: Batch, predictions: Predictions) -> Int[Tensor, "b 8"]:
     """Return eight numbers per row: whether the answer is right, whether all slots are right, the number of right
     tokens, the number of tokens, the chosen loop, whether the row ended at its limit, the number of loops run, and
     whether the final part is right (without ``final_after``, whether the answer is right). Flags are 0 or 1."""
-    right_symbols, filled = gather_slots(batch.targets, batch.answer_slots), filled_slots(batch.answer_slots)
-    answer = answer_mask(right_symbols, batch.answer_slots, recipe.layout.end_id(recipe.task))
+    right_symbols, filled = gather_slots(batch.targets, batch.answer_slots), mask_filled_slots(batch.answer_slots)
+    answer = mask_answers(right_symbols, batch.answer_slots, recipe.layout.end_id(recipe.task))
     same = (predictions.symbols == right_symbols) & filled
     columns = [
         (same | ~answer).all(1),
@@ -299,17 +299,17 @@ def _is_final_part_right(
         symbols[wrong, : decoded.shape[1]] = decoded
     pair = torch.cat([symbols, gather_slots(batch.targets, batch.answer_slots)])
     end, mark = recipe.layout.end_id(recipe.task), recipe.layout.vocabs(recipe.task)[1].id(recipe.task.final_after)
-    counted = mask_before_end(pair, end) & filled_slots(batch.answer_slots).repeat(2, 1)
+    counted = mask_before_end(pair, end) & mask_filled_slots(batch.answer_slots).repeat(2, 1)
     index = torch.arange(1, pair.shape[1] + 1)
     first = ((pair == mark) & counted).mul(index).amax(1)  # where the final part begins; 0: no mark
     predicted, right = zero_after(shift_right(pair + 1, -first, pair.shape[1]), counted.sum(1) - first).chunk(2)
     same = (predicted == right).all(1)
-    return same if end is None else same & ((symbols == end) & filled_slots(batch.answer_slots)).any(1)
+    return same if end is None else same & ((symbols == end) & mask_filled_slots(batch.answer_slots)).any(1)
 
 
-def right_rows(recipe: Recipe, batch: Batch, predictions: Predictions) -> Bool[Tensor, " b"]:
+def mask_right_rows(recipe: Recipe, batch: Batch, predictions: Predictions) -> Bool[Tensor, " b"]:
     """Return a mask of the rows whose answers are right."""
-    return row_counts(recipe, batch, predictions)[:, 0] > 0
+    return compute_row_counts(recipe, batch, predictions)[:, 0] > 0
 
 
 def split_batches(
@@ -317,17 +317,17 @@ def split_batches(
 ) -> Iterator[tuple[slice, Batch]]:
     """Yield slices of ``problems``, each with its batch: of at most about ``positions`` positions or, if ``batch_rows``
     is above 1, of this number of rows."""
-    width = _row_width(recipe, problems)
+    width = _estimate_row_width(recipe, problems)
     for part in _split_rows(len(problems), width, batch_rows * width if batch_rows > 1 else positions):
         yield part, recipe.layout.write(problems.take(part), recipe.task)
 
 
-def positions_per_pass(model: Model) -> int:
+def get_positions_per_pass(model: Model) -> int:
     """Return the number of positions per forward pass on the model's device."""
-    return MAX_POSITIONS if get_device(model).type == "cpu" else GPU_FACTOR * MAX_POSITIONS
+    return MAX_POSITIONS if get_device(model).type == "cpu" else GPU_POSITIONS_FACTOR * MAX_POSITIONS
 
 
-def _row_width(recipe: Recipe, problems: Problems) -> int:
+def _estimate_row_width(recipe: Recipe, problems: Problems) -> int:
     """Return the approximate width of the widest row, in positions: its prompt and answer slots."""
     return int((problems.prompt_length + recipe.task.answer_slots(problems.sizes)).max())
 
@@ -350,7 +350,7 @@ def trace_answers(
     names = ["predictions", "ends", "confidence", *["movement"] * with_movement]
     traced = Trace(**{name: torch.cat([getattr(part, name) for part in traces], 1) for name in names}, loops=limit)
     right_symbols = gather_slots(batch.targets, batch.answer_slots)
-    ignored = ~answer_mask(right_symbols, batch.answer_slots, end)
+    ignored = ~mask_answers(right_symbols, batch.answer_slots, end)
     return traced, ((traced.predictions == right_symbols) | ignored).all(-1)
 
 
@@ -369,7 +369,7 @@ def validation_loss(model: Model, recipe: Recipe, problems: Problems) -> float:
     """Return the mean of −log p, in nats, over the supervised symbols of ``problems``, after the planned loops."""
     model.eval()
     total, count = 0.0, 0
-    for _, batch in split_batches(recipe, problems, positions_per_pass(model)):
+    for _, batch in split_batches(recipe, problems, get_positions_per_pass(model)):
         batch = batch.cut_unsupervised() if recipe.layout.causal else batch
         logs = _log_probs(model, batch, recipe.loops.planned(batch.rounds), batch.loss_mask)
         total, count = total - float(logs.sum()), count + len(logs)

@@ -11,7 +11,7 @@ from lengthwise.base.fields import validate
 from lengthwise.base.formatting import format_html_table
 from lengthwise.base.score_rows import format_share
 from lengthwise.base.types import Problems, UsageError
-from lengthwise.evaluation.answers import answer_text, respond, with_initial_state
+from lengthwise.evaluation.answers import answer_to_text, respond, select_initial_state
 from lengthwise.evaluation.scores import perplexity
 from lengthwise.experiment.layout import mask_through_end
 from lengthwise.experiment.resources import ResourceEstimate, estimate_evaluation
@@ -74,7 +74,7 @@ class Solver:
         problems, is_known = parse_prompt(recipe.task, prompt)
         rule = recipe.stopping if stopping is None else validate(Stopping, stopping, "stopping")
         predicted = respond(model, recipe, problems, rule)
-        model = model if predicted.start is None else with_initial_state(model, int(predicted.start))
+        model = model if predicted.start is None else select_initial_state(model, int(predicted.start))
         row, end = recipe.layout.write(problems, recipe.task), recipe.layout.end_id(recipe.task)
         symbols = predicted.symbols[0, : int(row.answer_slots.sum())]
         right_symbols = row.targets[row.answer_slots]
@@ -86,7 +86,7 @@ class Solver:
             slot_confidence = tuple(logits.softmax(-1).amax(-1).tolist())
         return Answer(
             prompt=prompt,
-            text=answer_text(recipe, symbols),
+            text=answer_to_text(recipe, symbols),
             right=recipe.task.format(problems.answer[0, : int(problems.answer_length)]) if is_known else None,
             correct=bool(correct.all()) if is_known else None,
             loops=int(predicted.loops[0]),

@@ -87,7 +87,7 @@ def _set_tf32(*, tf32: bool) -> Iterator[None]:
 
 
 @contextmanager
-def stop_signal() -> Iterator[Any]:
+def catch_stop_signals() -> Iterator[Any]:
     """Yield a function that returns True after Ctrl-C, SIGTERM or SIGHUP, so that a step can finish first.
 
     A second signal acts at once. Outside the main thread, Python cannot catch signals, and the function returns False.

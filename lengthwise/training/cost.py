@@ -18,8 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lengthwise.base import rng
 from lengthwise.base.progress import Progress
-from lengthwise.evaluation.families import relative_cost
-from lengthwise.evaluation.scores import SAMPLES, exact_match
+from lengthwise.evaluation.families import estimate_relative_cost
+from lengthwise.evaluation.scores import SAMPLES, measure_exact_match
 from lengthwise.experiment import data
 from lengthwise.experiment.data import choose_default_sizes, find_nearest_size
 from lengthwise.experiment.lengths import Mastery
@@ -62,9 +62,10 @@ def time_evaluation(recipe: Recipe) -> float:
     top = find_nearest_size(recipe, recipe.lengths.top)
     with computation_settings(1):
         start = time.process_time()
-        exact_match(recipe.build().eval(), recipe, top, rows)
+        measure_exact_match(recipe.build().eval(), recipe, top, rows)
         seconds = time.process_time() - start
-    return seconds * SAMPLES / rows * sum(relative_cost(recipe, size) for size in sizes) / relative_cost(recipe, top)
+    total = sum(estimate_relative_cost(recipe, size) for size in sizes)
+    return seconds * SAMPLES / rows * total / estimate_relative_cost(recipe, top)
 
 
 def describe_runner(recipe: Recipe, cost: Cost) -> str:

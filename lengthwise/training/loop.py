@@ -26,7 +26,7 @@ from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run, choose_device
 from lengthwise.runs.tracking import check_trackers, send_to_trackers
 from lengthwise.training import checkpoint
-from lengthwise.training.arithmetic import Clock, Matmul, check_matmul, computation_settings, stop_signal
+from lengthwise.training.arithmetic import Clock, Matmul, catch_stop_signals, check_matmul, computation_settings
 from lengthwise.training.processes import join_processes
 from lengthwise.training.trainer import DrawnBatch, Trainer, try_training
 
@@ -78,7 +78,7 @@ def train(
             with computation_settings(threads):
                 prepare_steps(trainer, shown, explain=True)
         if not processes.is_first:
-            with computation_settings(threads), stop_signal() as should_stop, prefetch_batches([trainer]):
+            with computation_settings(threads), catch_stop_signals() as should_stop, prefetch_batches([trainer]):
                 return _train_in_other_process(trainer, run_folder, should_stop)
         run = Run.of(recipe, run_folder)
         run.record_code(trainer.model)
@@ -87,7 +87,7 @@ def train(
             contexts.enter_context(nullcontext() if run.done else run.lock(wait=wait))
             trainer.clock.wall += waiting.read()["wall_s"]  # do not count the time spent waiting for another process
             contexts.enter_context(computation_settings(threads))
-            should_stop = contexts.enter_context(stop_signal())
+            should_stop = contexts.enter_context(catch_stop_signals())
             contexts.enter_context(send_to_trackers(run, track, shown.note))
             if run.done:  # another process finished it, or this run was killed just before it cleaned up
                 run.remove_state()

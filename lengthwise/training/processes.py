@@ -27,7 +27,7 @@ class Processes:
         self.rank, self.count = rank, count
         self.is_first = rank == 0  # it measures scores and writes files
         # Whether a process runs only some rows of a batch; in ``try_training``, a single process runs all.
-        self.splits_batches = count > 1 or process_count() > 1
+        self.splits_batches = count > 1 or count_processes() > 1
         # The process's part of the address (see ``base.rng``) of random numbers; empty for the first process.
         self.rng_address = (rank,) if rank else ()
 
@@ -76,7 +76,7 @@ class Processes:
 @contextmanager
 def join_processes(device: torch.device) -> Iterator[Processes]:
     """Yield the processes that torchrun has started; without torchrun, a single process."""
-    if process_count() == 1:
+    if count_processes() == 1:
         yield Processes()
         return
     if device.type == "cuda":
@@ -90,7 +90,7 @@ def join_processes(device: torch.device) -> Iterator[Processes]:
         dist.destroy_process_group()
 
 
-def process_count() -> int:
+def count_processes() -> int:
     """Return the number of processes that torchrun has started; 1 without torchrun."""
     return int(os.environ["WORLD_SIZE"]) if is_torchrun_process() else 1
 

@@ -37,14 +37,14 @@ from lengthwise.runs.tracking import check_trackers, send_to_trackers
 from lengthwise.training.arithmetic import (
     Matmul,
     autocast,
+    catch_stop_signals,
     check_matmul,
     computation_settings,
     step_precision,
-    stop_signal,
 )
 from lengthwise.training.descent import ReplayedUpdate
 from lengthwise.training.loop import TrainingProgress, prefetch_batches
-from lengthwise.training.processes import process_count
+from lengthwise.training.processes import count_processes
 from lengthwise.training.trainer import Trainer, shrink, try_training
 
 
@@ -91,7 +91,7 @@ def train_stacked(
             else:
                 entered.enter_context(send_to_trackers(run, track, shown.note))
         entered.enter_context(computation_settings(threads))
-        should_stop = entered.enter_context(stop_signal())
+        should_stop = entered.enter_context(catch_stop_signals())
         if unfinished:
             count = len(unfinished)
             settings: dict[str, Any] = {"allow_divergence": allow_divergence, "matmul": matmul, "stacked": count}
@@ -143,7 +143,7 @@ def try_stacked_training(
 
 def check_seeds(recipes: Sequence[Recipe]) -> None:
     """Raise UsageError unless the recipes are several seeds of one recipe that one process can train together."""
-    if process_count() > 1:
+    if count_processes() > 1:
         raise UsageError("torchrun's processes train one run together: omit --stack, or torchrun")
     if len({recipe.id for recipe in recipes}) < max(2, len(recipes)):
         raise UsageError("a stack needs two or more different seeds")

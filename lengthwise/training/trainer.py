@@ -163,7 +163,7 @@ class Trainer:
         if self.processes.is_first:
             size = self.recipe.sizes(self.current_length())
             try:
-                exact = scores.exact_match(self.model, self.recipe, size, lengths.count, step=self.step)
+                exact = scores.measure_exact_match(self.model, self.recipe, size, lengths.count, step=self.step)
                 is_passed = exact >= lengths.least
             except data.NoProblemsLeft:  # a task's file of problems may lack this length
                 is_passed = True
@@ -374,7 +374,7 @@ def try_training(
         if recipe.watch.every:
             trainer.measure()
         longest = data.find_nearest_size(recipe, recipe.lengths.top, "validation")
-        scores.exact_match(trainer.model, trainer.recipe, longest, 1)
+        scores.measure_exact_match(trainer.model, trainer.recipe, longest, 1)
         return trainer
 
 

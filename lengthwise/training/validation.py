@@ -29,7 +29,7 @@ class Validator:
         exact = {}
         # A size that the task lacks is replaced by its next smaller one; repeated sizes are dropped.
         for size in dict.fromkeys(map(recipe.task.select_part("validation").round_to_valid_size, watch.sizes)):
-            exact[str(size)] = scores.exact_match(model, recipe, recipe.sizes(size), watch.count, step=step)
+            exact[str(size)] = scores.measure_exact_match(model, recipe, recipe.sizes(size), watch.count, step=step)
         row: dict[str, Any] = {"step": step, "exact": exact}
         if watch.probes:
             row["perplexity"] = {}

@@ -15,7 +15,7 @@ from lengthwise.base.results import RunOutline, count_effective_trials, wilson_i
 from lengthwise.base.rng import derive_seed
 from lengthwise.base.schemas import ScoreRow
 from lengthwise.base.score_rows import Row, format_share, format_size, select_reported_rows
-from lengthwise.evaluation.families import weights_digest
+from lengthwise.evaluation.families import compute_weights_digest
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.recipe import build_outline
 from lengthwise.experiment.resources import estimate_evaluation
@@ -56,7 +56,7 @@ def find_contradictions(claims: Claims, weights: Weights, parameter_count: int) 
         for name in ("id", "name", "seed", "data_seed", "task", "top", "tops", "steps", "stopping"):
             if claimed[name] != actual[name]:  # the recipe determines them
                 yield f"{name} {claimed[name]} is claimed, but the recipe says {actual[name]}"
-    own_digest = weights_digest(weights.model.state_dict())
+    own_digest = compute_weights_digest(weights.model.state_dict())
     other_digests = {row["sealed"] for row in claims.rows if row.get("sealed", own_digest) != own_digest}
     if other_digests:
         yield f"scores are of other weights ({', '.join(sorted(other_digests))}; these are {own_digest})"

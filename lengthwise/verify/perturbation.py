@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from lengthwise.base.rng import preserve_generators, stream
 from lengthwise.base.types import Batch, Problems
-from lengthwise.evaluation.answers import answer_mask, predict_by_rules
-from lengthwise.evaluation.scores import right_rows, validation_loss
+from lengthwise.evaluation.answers import mask_answers, predict_by_rules
+from lengthwise.evaluation.scores import mask_right_rows, validation_loss
 from lengthwise.runners.cpu import choose_runner
 from lengthwise.runs.run import Weights
 
@@ -64,7 +64,7 @@ def measure_answers(weights: Weights, problems: Problems) -> AnswerMetrics:
     recipe = weights.recipe
     batch = recipe.layout.write(problems, recipe.task)
     (predicted,) = predict_by_rules(weights.model, recipe, batch, [recipe.stopping])
-    exact = float(right_rows(recipe, batch, predicted).float().mean())
+    exact = float(mask_right_rows(recipe, batch, predicted).float().mean())
     return AnswerMetrics(exact, validation_loss(weights.model, recipe, problems))
 
 
@@ -127,4 +127,4 @@ def _predict_answers(weights: Weights, batch: Batch, seed: int) -> Tensor:
         random.seed(seed)
         (predicted,) = predict_by_rules(weights.model, recipe, batch, [recipe.stopping])
     end = recipe.layout.end_id(recipe.task)
-    return (predicted.symbols + 1) * answer_mask(predicted.symbols, batch.answer_slots, end)
+    return (predicted.symbols + 1) * mask_answers(predicted.symbols, batch.answer_slots, end)

@@ -40,7 +40,12 @@ from lengthwise.base.score_rows import (
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.causality import check_model
-from lengthwise.evaluation.families import evaluate_families, relative_cost, short_sizes, weights_digest
+from lengthwise.evaluation.families import (
+    compute_weights_digest,
+    estimate_relative_cost,
+    evaluate_families,
+    find_short_sizes,
+)
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment import data
 from lengthwise.experiment.data import choose_default_sizes
@@ -115,7 +120,7 @@ def verify(
     uniform = find_longest_solved_size(row for row in rows if row["problems"] == "uniform")
     about = {"name": weights.name, "recipe": recipe.name, "id": recipe.id, "task": recipe.task.name}
     about |= {"trained_to": format_size(recipe.tops), "stopping": recipe.stopping.name}
-    about |= {"tensors": weights_digest(weights.model.state_dict()), "files": dict(files or {}), "seed": seed}
+    about |= {"tensors": compute_weights_digest(weights.model.state_dict()), "files": dict(files or {}), "seed": seed}
     about |= {"lengthwise": __version__, "torch": str(torch.__version__)}
     return {
         "about": about | {"time": datetime.now(UTC).isoformat(timespec="seconds")},
@@ -258,20 +263,20 @@ def _measure_scores(
     end, rate = clock() + 60 * minutes, 0.0
     samples_per_family, names = max(1, round(FAMILY_FRACTION * samples)), len(recipe.task.families)
     line.update(0, "exact match on short problems")
-    short = short_sizes(recipe, samples_per_family)
+    short = find_short_sizes(recipe, samples_per_family)
     rows = [score.row() for score in evaluate_families(weights, short, samples=samples_per_family, seed=seed)]
     ordered = sorted(dict.fromkeys(sizes), key=lambda size: (max(size), size))
     for number, size in enumerate(ordered):
         solving = find_longest_solved_size(rows) == (ordered[number - 1] if number else find_longest_solved_size(rows))
         problem_count = samples + samples_per_family * names * solving
-        if rate * problem_count * relative_cost(recipe, size) > end - clock():
+        if rate * problem_count * estimate_relative_cost(recipe, size) > end - clock():
             return rows, ordered[number:]
         line.update(0, f"exact match at {format_size(size)}")
         start = clock()
         rows += [score.row() for score in evaluate(weights, [size], samples=samples, seed=seed)]
         if solving:
             rows += [score.row() for score in evaluate_families(weights, [size], samples=samples_per_family, seed=seed)]
-        rate = (clock() - start) / (problem_count * relative_cost(recipe, size))
+        rate = (clock() - start) / (problem_count * estimate_relative_cost(recipe, size))
     return rows, []
 
 
@@ -324,7 +329,7 @@ def retrain_and_compare(
             retrained = replace(run.weights(weights.device), name=weights.name)
         except Diverged as error:
             return Check(name, "exposed", f"training its recipe failed: {error}")
-    if weights_digest(retrained.model.state_dict()) == weights_digest(weights.model.state_dict()):
+    if compute_weights_digest(retrained.model.state_dict()) == compute_weights_digest(weights.model.state_dict()):
         return Check(name, "passed", "its recipe reproduces these weights, bit for bit")
     uniform = [row for row in rows if row["problems"] == "uniform"]
     scores = evaluate(retrained, [tuple(row["sizes"]) for row in uniform], samples=RETRAINED_SAMPLES, seed=seed)

@@ -18,8 +18,8 @@ from lengthwise.base.rng import stream
 from lengthwise.base.score_rows import format_size
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation import depth
-from lengthwise.evaluation.attack import attack, prompt_texts
-from lengthwise.evaluation.families import weights_digest
+from lengthwise.evaluation.attack import attack, format_prompts
+from lengthwise.evaluation.families import compute_weights_digest
 from lengthwise.evaluation.solver import Solver, parse_prompt
 from lengthwise.experiment.data import get_sampler
 from lengthwise.experiment.layout import FullOutput, NextToken, Pairs
@@ -150,11 +150,11 @@ def _list_examples(
     for length, origin in [*hard, *((factor * top, "uniform") for factor in multiples), *structured]:
         with suppress(UsageError):  # a size that the task cannot draw
             size = torch.tensor([list(recipe.sizes(length))])
-            (prompt,) = prompt_texts(recipe.task, get_sampler(recipe.task, origin)(size, draw))
+            (prompt,) = format_prompts(recipe.task, get_sampler(recipe.task, origin)(size, draw))
             drawn[prompt] = f"{origin}, {format_size(size[0].tolist())}"
     failing: list[str] = []
     stored = json.loads(FAILURES_FILE.read_text(encoding="utf-8")).get(weights.name)
-    if stored and stored["weights"] == weights_digest(weights.model.state_dict()):
+    if stored and stored["weights"] == compute_weights_digest(weights.model.state_dict()):
         also = f"; {stored['also']}" if "also" in stored else ""
         failing = stored["prompts"]
         searched = f"lengthwise attack {weights.name} {stored['options']} {describe_search(stored)}{also}"

@@ -18,7 +18,12 @@ from lengthwise.base.formatting import format_duration
 from lengthwise.base.progress import Progress, ProgressLine, format_bar
 from lengthwise.cli import entry
 from lengthwise.evaluation import scores
-from lengthwise.evaluation.families import evaluate_families, relative_cost, scores_with_progress, sizes_with_progress
+from lengthwise.evaluation.families import (
+    estimate_relative_cost,
+    evaluate_families,
+    evaluate_with_progress,
+    show_size_progress,
+)
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.runs.run import load
 from lengthwise.training.loop import TrainingProgress
@@ -198,13 +203,13 @@ def test_python_functions_and_reports_show_progress(recorded_lines, capsys, tmp_
 
 def test_cost_grows_with_loops_and_positions_and_progress_changes_no_scores():
     looped, standard = catalog.find_recipe("looped-pairs"), catalog.find_recipe("standard-pairs")
-    growth = [relative_cost(recipe, 40) / relative_cost(recipe, 10) for recipe in (looped, standard)]
+    growth = [estimate_relative_cost(recipe, 40) / estimate_relative_cost(recipe, 10) for recipe in (looped, standard)]
     assert growth[0] > 10 > growth[1] > 3
     recipe, shown = catalog.find_recipe("looped-parity"), Progress(quiet=True)
     weights = load("looped-parity", torch.device("cpu"))
-    followed = scores_with_progress(weights, [2, 3], [recipe.stopping], shown, label="", samples=4)
+    followed = evaluate_with_progress(weights, [2, 3], [recipe.stopping], shown, label="", samples=4)
     assert list(followed) == list(evaluate(weights, [2, 3], samples=4))
-    assert list(sizes_with_progress(shown, recipe, [2, 3], label="")) == [2, 3]
+    assert list(show_size_progress(shown, recipe, [2, 3], label="")) == [2, 3]
 
 
 @pytest.mark.parametrize(("rules", "options"), [
@@ -219,8 +224,8 @@ def test_progress_moves_within_a_size(rules, options, monkeypatch):
     update = line.update
     monkeypatch.setattr(line, "update", lambda done, note="": (update(done, note), seen.append((done, note))))
     progress = SimpleNamespace(add_line=lambda *_: line)
-    list(scores_with_progress(weights, [20], rules, progress, label="", samples=40, **options))
-    whole = relative_cost(weights.recipe, 20)
+    list(evaluate_with_progress(weights, [20], rules, progress, label="", samples=40, **options))
+    whole = estimate_relative_cost(weights.recipe, 20)
     assert len({done for done, _ in seen}) > 2 and {note for _, note in seen} == {"at 20"}
     assert all(0 < done <= whole * 2 for done, _ in seen) and [*seen] == sorted(seen)
 

@@ -16,7 +16,7 @@ from lengthwise.base.types import Inputs, UsageError, wilson_interval
 from lengthwise.cli.options import parse_grid, parse_sizes
 from lengthwise.evaluation import scores as evaluation
 from lengthwise.evaluation.answers import decode, predict
-from lengthwise.evaluation.scores import evaluate, exact_match, trace_answers
+from lengthwise.evaluation.scores import evaluate, measure_exact_match, trace_answers
 from lengthwise.experiment import data
 from lengthwise.experiment.data import choose_default_sizes
 from lengthwise.experiment.recipe import build_outline
@@ -113,7 +113,7 @@ def test_answers_and_scores_equal_those_of_rows_run_alone(recipe, stopping, monk
         (score,) = evaluate(weights, [2], samples=13, stopping=stopping)
         assert (score.exact, score.token_accuracy, score.loops) == pytest.approx(wanted)
         size = (2,) * len(recipe.task.axes)
-        assert exact_match(weights.model, replace(recipe, stopping=stopping), size, 13) == pytest.approx(exact)
+        assert measure_exact_match(weights.model, replace(recipe, stopping=stopping), size, 13) == pytest.approx(exact)
 
 
 @pytest.mark.parametrize("stopping", [Oracle(), *ANSWER_RULES], ids=repr)
@@ -267,7 +267,7 @@ def test_the_same_seed_gives_the_same_score_and_another_seed_other_problems(monk
     list(evaluate(sums, [9], samples=5, seed=1))
     list(evaluate(sums, [9], samples=5, kind="hard"))
     for step in range(3):
-        exact_match(sums.model, SUMS, (9, 9), 5, step=step)
+        measure_exact_match(sums.model, SUMS, (9, 9), 5, step=step)
     assert len({str(problems.prompt[:, :9].tolist()) for problems in seen}) == len(seen) == 8
     assert [problems.sizes[0].tolist() for problems in seen] == [[9, 9], [10, 10], [9, 10], *[[9, 9]] * 5]
 
@@ -478,8 +478,8 @@ def cumulative_successes(probability, seed, count=12_000):
 
 def sample_until_narrow(successes, precision, max_samples=10_000):
     """Return the sample size at which sampling ends, and how many problems were right by then."""
-    count = evaluation.smallest_sample_size(precision)
-    while (more := min(max_samples, evaluation.needed_sample_size(successes[count - 1], count, precision))) > count:
+    count = evaluation.find_smallest_sample_size(precision)
+    while (more := min(max_samples, evaluation.find_sample_size(successes[count - 1], count, precision))) > count:
         count = more
     return count, successes[count - 1]
 
@@ -499,14 +499,14 @@ def test_intervals_of_samples_that_end_early_cover_the_true_probability(probabil
 def test_precision_decides_how_many_problems_are_measured():
     weights = load("looped-parity")
     (easy,) = evaluate(weights, [3], samples=1000, precision=0.1)
-    assert (easy.exact, easy.count, easy.precision) == (1.0, evaluation.smallest_sample_size(0.1), 0.1)
+    assert (easy.exact, easy.count, easy.precision) == (1.0, evaluation.find_smallest_sample_size(0.1), 0.1)
     (few,) = evaluate(weights, [3], samples=10, precision=0.1)
     assert (few.count, few.precision) == (10, None)  # all samples were used
     (same,) = evaluate(weights, [3], samples=easy.count)
     assert same.row() == {name: value for name, value in easy.row().items() if name != "precision"}
     hard, other = evaluate(weights, [3], samples=600, precision=0.1, stopping=[After(1), Oracle()])
     assert hard.count == other.count > easy.count  # all rules see the same problems
-    assert evaluation.needed_sample_size(256, 512, 0.1, batch_rows=512) == 1024  # one choice for a batch is one trial
+    assert evaluation.find_sample_size(256, 512, 0.1, batch_rows=512) == 1024  # one choice for a batch is one trial
     for wrong in (0, 0.5, -1, 1e-200):
         with pytest.raises(UsageError, match=r"precision is half the width of an interval, between 1e-6 and 0\.5"):
             list(evaluate(weights, [3], precision=wrong))

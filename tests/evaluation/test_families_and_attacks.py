@@ -19,8 +19,8 @@ from lengthwise.base.score_rows import select_reported_rows
 from lengthwise.evaluation import attack as attacking
 from lengthwise.evaluation import families
 from lengthwise.evaluation.answers import predict_by_rules
-from lengthwise.evaluation.attack import Attempt, Attempts, _generate_mutations, attack, prompt_texts
-from lengthwise.evaluation.families import derive_sealed_seed, evaluate_families, measure_sealed, short_sizes
+from lengthwise.evaluation.attack import Attempt, Attempts, _generate_mutations, attack, format_prompts
+from lengthwise.evaluation.families import derive_sealed_seed, evaluate_families, find_short_sizes, measure_sealed
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.data import draw_batch, draw_fresh_problems
 from lengthwise.experiment.recipe import ChosenOn, Watch
@@ -71,15 +71,15 @@ def test_a_small_size_is_measured_on_all_its_problems():
     prompts = [f"{number:05b}" for number in range(32)]
     right = sum(lw.Solver(weights).solve(prompt).correct for prompt in prompts)
     assert (score.problems, score.count, score.exact) == ("every", 32, right / 32)
-    assert short_sizes(PARITY) == list(range(1, 12))
-    assert short_sizes(replace(PARITY, lengths=lw.Uniform(6, bottom=4))) == list(range(4, 12))
-    assert short_sizes(replace(PARITY, lengths=lw.Curriculum(20, 1, most=(2,)))) == [1, 2]  # without unnamed sizes
+    assert find_short_sizes(PARITY) == list(range(1, 12))
+    assert find_short_sizes(replace(PARITY, lengths=lw.Uniform(6, bottom=4))) == list(range(4, 12))
+    assert find_short_sizes(replace(PARITY, lengths=lw.Curriculum(20, 1, most=(2,)))) == [1, 2]  # without unnamed sizes
 
 
 def test_a_task_of_few_problems_at_every_size_has_a_longest_short_size(monkeypatch):
     one = lw.Parity().sample(torch.tensor([[1]]), lw.stream(0, "one"))
     monkeypatch.setattr(lw.Parity, "enumerate", lambda self, size, most: one)
-    assert short_sizes(replace(PARITY, lengths=lw.Uniform(3))) == list(range(1, 16))
+    assert find_short_sizes(replace(PARITY, lengths=lw.Uniform(3))) == list(range(1, 16))
 
 
 def test_only_named_families_are_measured_if_names_are_given():
@@ -208,7 +208,7 @@ def test_an_attack_tries_each_problem_once_and_ends_with_the_last(monkeypatch):
     recipe = train_briefly(PARITY).recipe.change([], task=lw.Parity())
     untrained = Weights("untrained", recipe, recipe.build().eval())
     found = attack(untrained, [3], seconds=600)
-    rows = [row for problems in tried for row in prompt_texts(recipe.task, problems)]
+    rows = [row for problems in tried for row in format_prompts(recipe.task, problems)]
     assert len(rows) == len(set(rows)) == found["tries"] == 2 + 4 + 8
     assert found["failed"] == sum(not lw.Solver(untrained).solve(prompt).correct for prompt in rows)
 
@@ -363,8 +363,8 @@ def test_the_shortest_failures_are_kept_whatever_their_order():
     for start in range(0, len(tried), 70):
         search.add(tried[start : start + 70])
     found = [(len(one.prompt), -one.confidence, one.prompt) for one in search.shortest_failures]
-    assert found == wrong[: attacking.KEPT_FAILURES] and search.failures.total() == len(wrong)
-    assert attacking.SHOWN_FAILURES <= attacking.KEPT_FAILURES < len(wrong)
+    assert found == wrong[: attacking.MAX_MUTATED_FAILURES] and search.failures.total() == len(wrong)
+    assert attacking.MAX_SHOWN_FAILURES <= attacking.MAX_MUTATED_FAILURES < len(wrong)
 
 
 def untrained_run(seed=0):

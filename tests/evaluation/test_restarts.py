@@ -9,7 +9,7 @@ import lengthwise as lw
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.cli import entry
-from lengthwise.evaluation.answers import predict, predict_by_rules, trace_loops, with_initial_state
+from lengthwise.evaluation.answers import predict, predict_by_rules, select_initial_state, trace_loops
 from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Restarts, Settled
 from lengthwise.runs.run import load
 
@@ -37,7 +37,7 @@ def sudoku():
 def test_keeps_the_best_of_the_answers_from_each_initial_state(sudoku, rule, pick):
     model, recipe, batch = sudoku
     kept = predict(model, recipe, batch, Restarts(rule, 5, pick))
-    starts, row = [with_initial_state(model, number) for number in range(5)], torch.arange(len(batch))
+    starts, row = [select_initial_state(model, number) for number in range(5)], torch.arange(len(batch))
     tried = [predict(one, recipe, batch, rule) for one in starts]
     pairs = zip(starts, tried, strict=True)
     traces = [trace_loops(one, batch, found.loops, None, with_movement=True) for one, found in pairs]
@@ -71,7 +71,7 @@ def test_a_problem_s_answer_does_not_depend_on_its_neighbours(sudoku, pick):
 
 def test_initial_states_are_normal_independent_and_scaled_as_in_training(sudoku):
     model, _, batch = sudoku
-    models = [with_initial_state(model, number) for number in range(1, 9)]
+    models = [select_initial_state(model, number) for number in range(1, 9)]
     starts = torch.stack([one.start(one.embed(batch.inputs)) for one in models])
     real = batch.inputs.padding_mask
     assert not starts[:, ~real].any() and abs(starts[:, real].std() - model.start_noise) < 0.02

@@ -128,7 +128,7 @@ def test_looking_ahead_is_found_despite_small_or_16_bit_weights(dtype):
 def test_rows_longer_than_a_modules_positions_are_refused_before_measuring(build, layout, monkeypatch, runs):
     module = build_seeded(build)
     measured = []
-    monkeypatch.setattr("lengthwise.evaluation.scores.results_of_groups", lambda *given: measured.append(given))
+    monkeypatch.setattr("lengthwise.evaluation.scores.compute_group_results", lambda *given: measured.append(given))
     with pytest.raises(lw.UsageError, match=r"^\w+ fails on rows of 7\d positions \(\w+: [^\n]*$"):
         lw.evaluate(module, [5, 70], task="parity", layout=layout, samples=10)
     with pytest.raises(lw.UsageError, match=r"^\w+ fails on rows of 7\d positions"):

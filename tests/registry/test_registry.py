@@ -13,7 +13,7 @@ from specs import choose_covering, list_features
 
 import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.evaluation.families import weights_digest
+from lengthwise.evaluation.families import compute_weights_digest
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.recipe import Recipe, build_outline
 from lengthwise.recipes.pairs import looped_pairs
@@ -163,7 +163,7 @@ def test_shipped_weights_reach_their_stored_scores(name):
     weights, stored = load(name), Run.open(SHIPPED_FOLDER / name).rows("scores")
     assert weights.recipe.chosen_on == catalog.find_recipe(name).chosen_on
     assert RunFolder(SHIPPED_FOLDER / name).outline == build_outline(weights.recipe)  # quoted by model cards
-    assert {row.get("sealed") for row in stored} in ({None}, {weights_digest(weights.model.state_dict())})
+    assert {row.get("sealed") for row in stored} in ({None}, {compute_weights_digest(weights.model.state_dict())})
     rows = [row for row in stored if row["problems"] == "uniform"]
     claimed = {tuple(row["sizes"]): row for row in rows if row["stopping"] == weights.recipe.stopping.name}
     top = weights.recipe.sizes(weights.recipe.lengths.top)

@@ -16,7 +16,7 @@ import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.cli import console
 from lengthwise.evaluation.answers import Predictions
-from lengthwise.evaluation.attack import MAX_GROUPS, _group_values, measure_anatomy, prompt_texts
+from lengthwise.evaluation.attack import MAX_GROUPS, _group_values, format_prompts, measure_anatomy
 from lengthwise.evaluation.depth import measure_depth
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment import data
@@ -440,7 +440,7 @@ def test_anatomy_of_a_next_token_model_uses_its_decoded_answers():
     """With the right answer as input, the model may end its answer earlier or later than in decoding."""
     weights = load("lstm-small")
     problems = data.draw_recipe_problems(weights.recipe, (40,), 10, seed=0)
-    solved = [lw.Solver(weights).solve(prompt) for prompt in prompt_texts(weights.recipe.task, problems)]
+    solved = [lw.Solver(weights).solve(prompt) for prompt in format_prompts(weights.recipe.task, problems)]
     longer = [len(one.text) - len(one.right) for one in solved if not one.correct]
     ends = {"early": sum(n < 0 for n in longer), "late": sum(n > 0 for n in longer), "right": longer.count(0)}
     assert measure_anatomy(weights, 40, samples=10)["ends"] == ends

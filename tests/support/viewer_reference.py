@@ -6,7 +6,7 @@ import torch
 
 import lengthwise as lw
 from lengthwise.evaluation.answers import predict_by_rules, respond, trace_loops
-from lengthwise.evaluation.attack import prompt_texts
+from lengthwise.evaluation.attack import format_prompts
 from lengthwise.experiment.data import get_sampler
 from lengthwise.rasp.language import SymbolSequence
 from lengthwise.rasp.program import execute
@@ -24,7 +24,7 @@ def draw_prompts(recipe, count, max_size, seed=0):
     found = []
     for number in range(count):
         size = torch.tensor([list(recipe.sizes(1 + number * max_size // count))])
-        found += prompt_texts(recipe.task, get_sampler(recipe.task, kinds[number % len(kinds)])(size, draw))
+        found += format_prompts(recipe.task, get_sampler(recipe.task, kinds[number % len(kinds)])(size, draw))
     return found
 
 

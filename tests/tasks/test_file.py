@@ -16,7 +16,7 @@ import lengthwise as lw
 from lengthwise.api.catalog import find_recipe
 from lengthwise.cli import entry
 from lengthwise.evaluation.attack import attack
-from lengthwise.evaluation.families import all_problems
+from lengthwise.evaluation.families import enumerate_problems
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment import data
 from lengthwise.experiment.data import choose_default_sizes
@@ -84,7 +84,7 @@ def test_training_validation_and_tests_share_no_prompt(parities, source):
         train = [data._draw_step_problems(recipe, step, step) for step in range(60)]
     validation = [data.draw_validation_problems(recipe, 200), draw(8, 100, step=3)]
     test = [*(draw(size, 100) for size in (7, 8, 10)), draw(9, 100, kind="natural")]
-    test.append(all_problems(recipe, (8,)))  # as families measure short sizes
+    test.append(enumerate_problems(recipe, (8,)))  # as families measure short sizes
     prompts = [{p for part in parts for p, _ in decode_problems(parities, part)} for parts in (train, validation, test)]
     assert len(prompts[0]) > 200 and min(map(len, prompts)) > 50 and sum(map(len, prompts)) == len(set.union(*prompts))
 

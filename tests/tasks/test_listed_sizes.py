@@ -5,7 +5,7 @@ import torch
 
 import lengthwise as lw
 from lengthwise.cli import entry
-from lengthwise.evaluation.families import short_sizes
+from lengthwise.evaluation.families import find_short_sizes
 from lengthwise.experiment.data import choose_default_sizes, draw_batch
 from lengthwise.testing.laws import check_part
 
@@ -56,7 +56,7 @@ def test_a_run_is_trained_validated_measured_and_attacked(block_tasks, tmp_path,
     run = lw.train(build_recipe(lw.Mastery(top=13, every=1, least=0.0), block_tasks.Blocks()), quiet=True)
     watched = [row["exact"] for row in run.rows("metrics") if "exact" in row]
     assert watched and all(list(row) == ["18", "24"] for row in watched)  # 20 and 26 were requested
-    assert choose_default_sizes(run.recipe) == [12, 18, 24, 39, 63] and short_sizes(run.recipe, 100) == [3]
+    assert choose_default_sizes(run.recipe) == [12, 18, 24, 39, 63] and find_short_sizes(run.recipe, 100) == [3]
     scores = lw.evaluate(run, samples=5, families=True, quiet=True)
     assert {score.sizes[0] for score in scores} == {12, 18, 24, 39, 63}
     folder = str(run.folder)

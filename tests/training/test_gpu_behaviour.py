@@ -195,7 +195,7 @@ def test_evaluation_on_a_gpu_uses_larger_batches(monkeypatch):
     list(scores.evaluate(weights, [4], samples=4))
     monkeypatch.setattr(scores, "get_device", lambda model: CUDA)
     list(scores.evaluate(weights, [4], samples=4))
-    assert seen == [scores.CACHE_POSITIONS, scores.GPU_FACTOR * scores.MAX_POSITIONS]
+    assert seen == [scores.CACHE_POSITIONS, scores.GPU_POSITIONS_FACTOR * scores.MAX_POSITIONS]
 
 
 def test_measurements_after_training_use_the_training_device(monkeypatch):

@@ -147,7 +147,7 @@ def test_objectives_that_use_the_model_are_refused_before_training_in_several_pr
     """Each process would add the whole gradient of a penalty."""
     recipe = replace(UNEVEN, objective=WeightPenalty())
     try_training(recipe, CPU)
-    monkeypatch.setattr(processes, "process_count", lambda: 2)
+    monkeypatch.setattr(processes, "count_processes", lambda: 2)
     with pytest.raises(UsageError, match=r"^the objective uses runner.model, .*, or train in one process$"):
         try_training(recipe, CPU)
     one = try_training(UNEVEN, CPU)  # uses only its own rows

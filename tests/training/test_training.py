@@ -32,7 +32,7 @@ from lengthwise.experiment import data
 from lengthwise.runners.cpu import choose_runner, plain
 from lengthwise.runs.run import Run, load
 from lengthwise.training import loop as training
-from lengthwise.training.loop import Interrupted, computation_settings, stop_signal, train
+from lengthwise.training.loop import Interrupted, catch_stop_signals, computation_settings, train
 from lengthwise.training.stacked import train_stacked
 from lengthwise.training.trainer import try_training
 
@@ -185,7 +185,7 @@ def test_watching_measures_the_weights_that_are_kept():
     raw = run.recipe.build()
     raw.load_state_dict(run_plain_training_loop(run.recipe)[0])
     assert row["validation_loss"] != pytest.approx(scores.validation_loss(raw.eval(), run.recipe, held_out), rel=1e-3)
-    assert row["exact"]["2"] == scores.exact_match(run.model, run.recipe, (2, 2), watch.count, step=RICH.steps)
+    assert row["exact"]["2"] == scores.measure_exact_match(run.model, run.recipe, (2, 2), watch.count, step=RICH.steps)
     batch = run.recipe.layout.write(run.recipe.task.parse("12+21"), run.recipe.task)
     loops = predict(run.model, run.recipe, batch, run.recipe.stopping).loops
     assert row["perplexity"]["12+21"] == pytest.approx(
@@ -213,7 +213,7 @@ def test_the_best_weights_are_those_of_the_first_best_watched_step(monkeypatch):
     recipe = replace(RICH, schedule=lw.Schedule())
     until = train(replace(recipe, steps=8, keep="last"))
     exact = {4: 0.25, 8: 0.5, 12: 0.5}
-    monkeypatch.setattr(scores, "exact_match", lambda *_, step=0: exact.get(step, 0.0))
+    monkeypatch.setattr(scores, "measure_exact_match", lambda *_, step=0: exact.get(step, 0.0))
     run = train(recipe)
     assert [row["exact"] for row in run.rows("metrics") if "exact" in row] == [{"1": e, "2": e} for e in exact.values()]
     assert run.about()["kept_step"] == 8
@@ -296,7 +296,7 @@ def test_a_user_loop_that_suppresses_errors_stops_at_a_signal(monkeypatch):
 @pytest.mark.parametrize(("exact_match", "expected_lengths"), [(0.9, [3, 4]), (0.89, [1, 1])])
 def test_a_passed_exam_admits_the_next_length(exact_match, expected_lengths, monkeypatch):
     """Exams are due every four steps; lengths are logged every ten."""
-    monkeypatch.setattr(scores, "exact_match", lambda *_, **__: exact_match)
+    monkeypatch.setattr(scores, "measure_exact_match", lambda *_, **__: exact_match)
     recipe = replace(MASTERED, steps=20, lengths=lw.Mastery(4, every=4, least=0.9))
     assert [row["length"] for row in train(recipe).rows("metrics")] == expected_lengths
     seen = [int(data.draw_batch(recipe, 7, exams_passed=passed)[0].sizes.max()) for passed in (0, 1, 2, 9, None)]
@@ -337,7 +337,7 @@ def test_a_second_signal_stops_at_once():
     # Shells start background jobs with this signal ignored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with stop_signal() as stopped:
+        with catch_stop_signals() as stopped:
             assert not stopped()
             os.kill(os.getpid(), signal.SIGINT)
             assert stopped()

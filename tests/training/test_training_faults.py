@@ -168,7 +168,7 @@ def test_a_failed_run_does_not_stop_other_runs():
 def test_ignored_signals_stay_ignored_in_training():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with loop.stop_signal() as stopped:
+        with loop.catch_stop_signals() as stopped:
             os.kill(os.getpid(), signal.SIGHUP)
             assert not stopped()
     finally:

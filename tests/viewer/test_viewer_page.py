@@ -19,7 +19,7 @@ import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base.fields import encode
 from lengthwise.base.types import Trace, UsageError
-from lengthwise.evaluation.families import weights_digest
+from lengthwise.evaluation.families import compute_weights_digest
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Settled
 from lengthwise.rasp.program import execute, export_program
 from lengthwise.rasp.programs import PUBLISHED_TASKS, find_program
@@ -256,7 +256,7 @@ def test_examples_state_correctly_whether_the_model_solves_them(page):
 
 def test_stored_failures_belong_to_the_shipped_weights():
     for name, known in json.loads(viewer.FAILURES_FILE.read_text()).items():
-        assert known["weights"] == weights_digest(load(name).model.state_dict()), "search again"
+        assert known["weights"] == compute_weights_digest(load(name).model.state_dict()), "search again"
         for prompt in known["prompts"] if LONG else []:
             assert not lw.load(name).solve(prompt).correct, (name, prompt)
 
