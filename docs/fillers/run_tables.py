@@ -12,13 +12,7 @@ from pathlib import Path
 from fillers.results import ROOT, describe_unfitted
 
 from lengthwise.base.results import select_worst_families
-from lengthwise.base.score_rows import (
-    Row,
-    format_share,
-    format_size,
-    select_reported_rows,
-    select_uniform_rows,
-)
+from lengthwise.base.score_rows import Row, format_share, format_size, select_reported_rows, select_uniform_rows
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.report.card import format_card_cells
 from lengthwise.runs.folder import SHIPPED_FOLDER, RunFolder, list_shipped_weights

@@ -44,33 +44,10 @@ WORKER_URL = "https://unpkg.com/iframe-worker/shim"  # the address in the pages 
 PAPER_PAGES = ["results", "reproduced", "looped", "abacus", "retran", "pairs", "claims", "records"]
 TOPIC_PAGES = ["controls", "ablations", "families", "leaderboard", "mixers", "formal", "what-a-loop-does", "settled"]
 HOW_TO_PAGES = [
-    "README",
-    "task",
-    "tagging",
-    "file",
-    "module",
-    "model",
-    "mixer",
-    "position",
-    "objective",
-    "training",
-    "stopping",
-    "recipe",
-    "figure",
-]
-HOW_TO_PAGES += [
-    "export",
-    "page",
-    "compare",
-    "continue",
-    "files",
-    "problems",
-    "many",
-    "gpu",
-    "verify",
-    "hub",
+    "README", "task", "tagging", "file", "module", "model", "mixer", "position", "objective", "training", "stopping",
+    "recipe", "figure", "export", "page", "compare", "continue", "files", "problems", "many", "gpu", "verify", "hub",
     "tracking",
-]
+]  # fmt: skip
 DESIGN_PAGES = ["docs/architecture.md", "docs/decisions.md", "docs/releasing.md", "bench/README.md"]
 DESIGN_PAGES += ["CONTRIBUTING.md", "CHANGELOG.md"]
 DESIGN_PAGES += [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs" / "lab").glob("*.md"))]

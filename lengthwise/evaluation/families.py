@@ -16,13 +16,7 @@ from lengthwise.base.results import AnySize
 from lengthwise.base.rng import derive_seed
 from lengthwise.base.score_rows import Sizes, format_size, group_by
 from lengthwise.base.types import Problems, Score
-from lengthwise.evaluation.scores import (
-    Watch,
-    build_score,
-    compute_group_results,
-    evaluate,
-    resolve_rules,
-)
+from lengthwise.evaluation.scores import Watch, build_score, compute_group_results, evaluate, resolve_rules
 from lengthwise.experiment.data import NoProblemsLeft, choose_source, draw_recipe_problems, select_part
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import hash_prompts

@@ -12,8 +12,8 @@ from fillers.results import ROOT, describe_unfitted, read_outlines
 from lengthwise.base.score_rows import select_training_length_rows
 from lengthwise.report import WORST_FAMILY, Curve, find_scores_at_training_length
 
-UNFIT = {"weak": " (not fitted: 0.531 at 20)"}
-BOUNDS = {">=": ">= 0.95", "<=": "<= 0.6"}
+UNFIT_NOTES = {"weak": " (not fitted: 0.531 at 20)"}
+BOUNDS_BY_SIGN = {">=": ">= 0.95", "<=": "<= 0.6"}
 
 
 def build_row(problems, exact, size=10):
@@ -59,7 +59,7 @@ def test_baselines_are_judged_by_all_problems_if_those_were_scored():
     ],
 )
 def test_a_claim_with_a_bound_gets_the_verdict_of_its_seeds(sign, recipe, scores, expected):
-    assert judge_claim({"recipe": recipe, "agrees": BOUNDS[sign]}, scores, UNFIT) == expected
+    assert judge_claim({"recipe": recipe, "agrees": BOUNDS_BY_SIGN[sign]}, scores, UNFIT_NOTES) == expected
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_claim_with_a_bound_gets_the_verdict_of_its_seeds(sign, recipe, scores
     ],
 )
 def test_a_claim_that_compares_recipes_gets_the_verdict_of_their_seeds(recipe, scores, other_scores, expected):
-    assert judge_comparison(recipe, scores, other_scores, UNFIT) == expected
+    assert judge_comparison(recipe, scores, other_scores, UNFIT_NOTES) == expected
 
 
 def test_the_tally_counts_each_claim_once():

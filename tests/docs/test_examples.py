@@ -17,8 +17,8 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.study import Study
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
-FEW = ["steps=3", "batch=4", "watch.every=0", "keep=last"]
+EXAMPLE_NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+SMALL_RUN = ["steps=3", "batch=4", "watch.every=0", "keep=last"]
 MAX_LINES = 65
 
 
@@ -33,16 +33,16 @@ def examples_folder(tmp_path, monkeypatch, runs):
 
 
 @pytest.fixture
-def cheap_calls(monkeypatch):
+def use_small_budgets(monkeypatch):
     """Make ``lw.train`` take a few steps and ``lw.evaluate`` a few problems."""
     train, evaluate = lengthwise.api.train, lengthwise.api.evaluate
     few = {"quiet": True}, {"samples": 4}
-    monkeypatch.setattr(lengthwise.api, "train", lambda *given, **how: train(*given, *FEW, **how | few[0]))
+    monkeypatch.setattr(lengthwise.api, "train", lambda *given, **how: train(*given, *SMALL_RUN, **how | few[0]))
     few_sizes = lambda run, lengths=None, **how: evaluate(run, list(lengths)[:2], **how | few[1])  # noqa: E731
     monkeypatch.setattr(lengthwise.api, "evaluate", few_sizes)
 
 
-def run_words(*words):
+def run_cli(*words):
     """Run a command line in this process; return its exit status."""
     return entry._run(entry.parse(list(words)))
 
@@ -55,7 +55,7 @@ def list_names(name, kind):
     return list(catalog._find_functions([module], kind))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EXAMPLE_NAMES)
 def test_an_example_is_short_and_has_a_docstring(name):
     text = (EXAMPLES / f"{name}.py").read_text()
     assert len(text.splitlines()) <= MAX_LINES
@@ -68,13 +68,13 @@ def trained_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LENGTHWISE_RUNS", str(folder))
-        assert run_words("train", "looped-parity", *FEW, "--lengths", "1,2", "--samples", "4", "--quiet") == 0
+        assert run_cli("train", "looped-parity", *SMALL_RUN, "--lengths", "1,2", "--samples", "4", "--quiet") == 0
     (run,) = folder.iterdir()
     return run
 
 
-@pytest.mark.usefixtures("examples_folder", "cheap_calls", "blank_figures")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("examples_folder", "use_small_budgets", "blank_figures")
+@pytest.mark.parametrize("name", EXAMPLE_NAMES)
 def test_an_example_runs_as_a_script(name, monkeypatch, trained_run):
     """The whole script runs and prints something."""
     monkeypatch.setattr(sys, "argv", [name, str(trained_run)])
@@ -85,20 +85,20 @@ def test_an_example_runs_as_a_script(name, monkeypatch, trained_run):
 
 
 @pytest.mark.usefixtures("examples_folder")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EXAMPLE_NAMES)
 def test_an_example_s_recipes_and_studies_are_found_from_the_command_line(name):
     for recipe in list_names(name, Recipe)[-1:]:
-        short = [*FEW, "--lengths", "2", "--samples", "4", "--quiet"]
-        assert run_words("train", recipe, "--import", name, *(short if name == "own_task" else ["--dry-run"])) == 0
+        short = [*SMALL_RUN, "--lengths", "2", "--samples", "4", "--quiet"]
+        assert run_cli("train", recipe, "--import", name, *(short if name == "own_task" else ["--dry-run"])) == 0
     for study in list_names(name, Study):
-        assert run_words("reproduce", study, "--import", name, "--dry-run") == 0
+        assert run_cli("reproduce", study, "--import", name, "--dry-run") == 0
 
 
 def test_the_example_of_a_stopping_rule_stops_at_the_first_confident_loop(examples_folder):
     from own_stopping import Confident
 
     words = ["--import", "own_stopping", "--stopping", "Confident(least=0.999)", "--lengths", "2", "--samples", "4"]
-    assert run_words("evaluate", "looped-binary-sum", *words) == 0
+    assert run_cli("evaluate", "looped-binary-sum", *words) == 0
     confidence = torch.tensor([[0.5, 0.999, 0.2], [0.995, 0.1, 0.3], [0.999, 0.1, 0.999]]).log()
     nothing = torch.zeros(3, 3, 1, dtype=torch.long)
     trace = lw.Trace(nothing, nothing[..., 0], confidence, torch.tensor([3, 3, 2]))

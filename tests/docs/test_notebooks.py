@@ -10,7 +10,7 @@ from conftest import LONG
 marimo = pytest.importorskip("marimo", reason="the notebooks need the extra: pip install 'lengthwise[notebooks]'")
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-TINY = {
+TINY_BUDGETS = {
     "train_and_see": {"steps": 6, "lengths": [3, 20, 22], "samples": 4},
     "my_own_model": {"steps": 6, "lengths": [3, 20], "samples": 4},
     "inside_a_loop": {"prompt": "1101", "sizes": (4,), "samples": 4},
@@ -18,14 +18,14 @@ TINY = {
 
 
 def test_every_notebook_has_a_test():
-    assert {path.stem for path in NOTEBOOKS.glob("*.py")} == set(TINY)
+    assert {path.stem for path in NOTEBOOKS.glob("*.py")} == set(TINY_BUDGETS)
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", TINY_BUDGETS)
 def test_a_notebook_runs(name, monkeypatch):
     monkeypatch.syspath_prepend(NOTEBOOKS)
     app = __import__(name).app
-    shown, _ = app.run(defs=TINY[name])
+    shown, _ = app.run(defs=TINY_BUDGETS[name])
     assert sum(hasattr(one, "savefig") for one in shown) >= 2  # figures
 
 

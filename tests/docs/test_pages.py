@@ -82,7 +82,7 @@ def find_commands(page):
     return [split_arguments(line) for line in lines if re.match(r"(echo [^|]*\| *)?lengthwise ", line)]
 
 
-QUOTED = {" ".join(words): words for page in fill.PAGES for words in find_commands(page)}
+QUOTED_COMMANDS = {" ".join(words): words for page in fill.PAGES for words in find_commands(page)}
 HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 
 
@@ -98,10 +98,10 @@ def working_folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("line", QUOTED)
+@pytest.mark.parametrize("line", QUOTED_COMMANDS)
 def test_quoted_commands_are_valid(line, working_folder):
     """Every `lengthwise …` line parses, and its recipes, changes and studies exist."""
-    args = entry.parse([word for word in QUOTED[line] if word not in ("...", "…")])
+    args = entry.parse([word for word in QUOTED_COMMANDS[line] if word not in ("...", "…")])
     for name in args.import_:
         if not is_problem_file(name):
             catalog.add_module(importlib.import_module(name))
@@ -127,7 +127,7 @@ def find_outputs(block):
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 
-MISTAKES = [
+QUOTED_MISTAKES = [
     pytest.param(command, answer, id=f"{page.stem}: {command}")
     for page in fill.PAGES
     for block in find_blocks(page, "console")
@@ -135,7 +135,7 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("command", "message"), MISTAKES)
+@pytest.mark.parametrize(("command", "message"), QUOTED_MISTAKES)
 def test_quoted_mistakes_give_the_quoted_error(command, message, working_folder, monkeypatch, capsys):
     """Each quoted command exits with status 2 and the quoted error before any training; … stands for any text."""
     monkeypatch.setattr(loop.Trainer, "advance", lambda _: pytest.fail("training began"))
@@ -144,29 +144,29 @@ def test_quoted_mistakes_give_the_quoted_error(command, message, working_folder,
     assert re.fullmatch(expected, capsys.readouterr().err)
 
 
-FEW = ["steps=2", "batch=4", "watch.every=0", "keep=last"]
+SMALL_RUN = ["steps=2", "batch=4", "watch.every=0", "keep=last"]
 
 
 @pytest.fixture
-def cheap_calls(monkeypatch):
+def use_small_budgets(monkeypatch):
     """Make ``lw.train`` take two steps, and ``lw.evaluate`` a few problems of two sizes."""
     train, evaluate = api.train, api.evaluate
-    monkeypatch.setattr(api, "train", lambda recipe, *changes, **given: train(recipe, *changes, *FEW, **given))
+    monkeypatch.setattr(api, "train", lambda recipe, *changes, **given: train(recipe, *changes, *SMALL_RUN, **given))
     few = {"samples": 2}
     monkeypatch.setattr(api, "evaluate", lambda run, lengths, **given: evaluate(run, list(lengths)[:2], **given | few))
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *HOW_TO], ids=lambda page: page.name)
-def test_quoted_python_runs(page, working_folder, cheap_calls, capsys):
+def test_quoted_python_runs(page, working_folder, use_small_budgets, capsys):
     if page.stem == "figure":
-        words = ["train", "looped-parity", *FEW, "--lengths", "1,2", "--samples", "2", "--quiet"]
+        words = ["train", "looped-parity", *SMALL_RUN, "--lengths", "1,2", "--samples", "2", "--quiet"]
         assert entry._run(entry.parse(words)) == 0
     for block in find_blocks(page, "python"):
         exec(compile(block, page.name, "exec"), {})
 
 
-CHEAP = {
-    "train": [*FEW, "--lengths", "2", "--samples", "2", "--jobs", "1", "--quiet"],
+BUDGET_OPTIONS = {
+    "train": [*SMALL_RUN, "--lengths", "2", "--samples", "2", "--jobs", "1", "--quiet"],
     "evaluate": ["--lengths", "2", "--samples", "2"],
     "solve": [], "list": [], "sample": [], "rasp": [], "show": [],
 }  # fmt: skip
@@ -183,7 +183,7 @@ def test_the_commands_of_the_readme_run_in_order(working_folder, monkeypatch, ca
             for name in (sorted(map(str, working_folder.glob(word))) if re.search(r"/.*\*", word) else [word])
         ]
         few = ["--samples", "2", "--lengths", "2"] if "--stopping" in words else []
-        more = few if words[0] == "report" else CHEAP.get(words[0])
+        more = few if words[0] == "report" else BUDGET_OPTIONS.get(words[0])
         if more is not None and "--html" not in words:
             assert entry._run(entry.parse([*words, *more])) == 0, words
 

@@ -12,7 +12,7 @@ import lengthwise
 
 ROOT = Path(__file__).parents[2]
 MAX_LINES = 40  # of the changelog, per release
-TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 def test_the_version_and_the_changelog_agree():
@@ -37,7 +37,7 @@ def test_workflows_run_only_make_targets(path):
     commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
     for command in commands:
         first, *words = command.split()
-        assert first == "make" and {word for word in words if "=" not in word} <= TARGETS, command
+        assert first == "make" and {word for word in words if "=" not in word} <= MAKE_TARGETS, command
     assert "secrets." not in text
 
 
@@ -65,4 +65,4 @@ def test_the_demo_installs_the_package_alone_and_tests_add_their_tools(tmp_path)
 
 def test_make_targets_named_in_the_release_guide_exist():
     told = (ROOT / "docs" / "releasing.md").read_text()
-    assert {word for line in re.findall(r"`make ([a-z -]+)`", told) for word in line.split()} <= TARGETS
+    assert {word for line in re.findall(r"`make ([a-z -]+)`", told) for word in line.split()} <= MAKE_TARGETS

@@ -66,8 +66,8 @@ def test_links_lead_to_pages_of_the_site(import_builder, tmp_path):
     assert "import" in (tmp_path / "lengthwise/base/rows.py.md").read_text()
 
 
-PAGE = '<h1 id="a">A</h1><a href="{}">x</a>{}'
-BROKEN = {
+PAGE_TEMPLATE = '<h1 id="a">A</h1><a href="{}">x</a>{}'
+FAULTS_BY_LINK = {
     "gone.html": "leads nowhere",
     "#gone": "leads nowhere",
     "other.html#gone": "leads nowhere",
@@ -77,12 +77,12 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("link", BROKEN)
+@pytest.mark.parametrize("link", FAULTS_BY_LINK)
 def test_broken_links_are_found(link, import_builder, tmp_path):
-    (tmp_path / "index.html").write_text(PAGE.format(link, ""))
-    (tmp_path / "other.html").write_text(PAGE.format("index.html#a", ""))
+    (tmp_path / "index.html").write_text(PAGE_TEMPLATE.format(link, ""))
+    (tmp_path / "other.html").write_text(PAGE_TEMPLATE.format("index.html#a", ""))
     faults = import_builder("check").find_faults(tmp_path)
-    assert (faults == []) if BROKEN[link] is None else (len(faults) == 1 and BROKEN[link] in faults[0])
+    assert (faults == []) if FAULTS_BY_LINK[link] is None else (len(faults) == 1 and FAULTS_BY_LINK[link] in faults[0])
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,6 @@ def test_broken_links_are_found(link, import_builder, tmp_path):
     ['<script src="//x.org/a.js"></script>', '<img src="https://x.org/a.png">', '<link href="http://x.org/a.css">'],
 )
 def test_resources_loaded_from_other_sites_are_found(element, import_builder, tmp_path):
-    (tmp_path / "index.html").write_text(PAGE.format("#a", element))
+    (tmp_path / "index.html").write_text(PAGE_TEMPLATE.format("#a", element))
     (tmp_path / "a.css").write_text("@import url(https://fonts.org/a.css);")
     assert len(import_builder("check").find_faults(tmp_path)) == 2

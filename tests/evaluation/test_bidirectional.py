@@ -11,7 +11,7 @@ from torch import nn
 import lengthwise as lw
 from lengthwise.experiment.data import draw_batch
 
-WHOLE = lw.FullOutput(causal=False)
+BIDIRECTIONAL = lw.FullOutput(causal=False)
 
 
 class Encoder(nn.Module):
@@ -30,7 +30,7 @@ class Encoder(nn.Module):
         return self.head(self.layers(x, src_key_padding_mask=~padding_mask))
 
 
-TASKS = [task for task in list_parts("tasks") if WHOLE.accepts(task)]
+TASKS = [task for task in list_parts("tasks") if BIDIRECTIONAL.accepts(task)]
 
 
 class NextInputPredictor(nn.Module):
@@ -47,9 +47,9 @@ class NextInputPredictor(nn.Module):
 
 @pytest.mark.parametrize("task", TASKS if LONG else TASKS[::4])
 def test_an_encoder_of_torch_trains_on_every_task(task, runs):
-    reads, writes = WHOLE.vocabs(task)
+    reads, writes = BIDIRECTIONAL.vocabs(task)
     sizes = lw.Uniform(top=task.smallest + 4, bottom=task.smallest)
-    options = {"task": task, "layout": WHOLE, "lengths": sizes, "steps": 3, "batch": 4, "quiet": True}
+    options = {"task": task, "layout": BIDIRECTIONAL, "lengths": sizes, "steps": 3, "batch": 4, "quiet": True}
     run = lw.train(Encoder(len(reads), len(writes)), **options)
     (score,) = lw.evaluate(run, [task.round_to_valid_size(task.smallest + 6)], samples=8, quiet=True)
     assert score.count == 8
@@ -59,8 +59,8 @@ def test_a_bidirectional_model_learns_to_copy_short_rows(runs):
     """A bidirectional model learns to copy with the whole row visible in every answer slot."""
     torch.manual_seed(0)
     task = lw.Copy()
-    module = Encoder(*map(len, WHOLE.vocabs(task)), width=32)
-    options = {"task": task, "layout": WHOLE, "lengths": lw.Uniform(top=4), "optimizer": lw.AdamW(rate=3e-3)}
+    module = Encoder(*map(len, BIDIRECTIONAL.vocabs(task)), width=32)
+    options = {"task": task, "layout": BIDIRECTIONAL, "lengths": lw.Uniform(top=4), "optimizer": lw.AdamW(rate=3e-3)}
     run = lw.train(module, steps=250, batch=32, quiet=True, **options)
     assert lw.evaluate(run, [3], samples=100, quiet=True)[0].exact > 0.9
 
@@ -68,10 +68,10 @@ def test_a_bidirectional_model_learns_to_copy_short_rows(runs):
 def test_a_module_that_copies_the_answer_is_refused_or_has_nothing_to_copy(runs):
     """Next-token rows hold the answer, so looking ahead is refused; the message names a layout without it."""
     task = lw.Addition()
-    module = NextInputPredictor(len(WHOLE.vocabs(task)[0]))
+    module = NextInputPredictor(len(BIDIRECTIONAL.vocabs(task)[0]))
     with pytest.raises(lw.UsageError, match=r"layout=FullOutput\(causal=false\)"):
         lw.evaluate(module, [5], task=task, layout=lw.NextToken(), samples=20)
-    (score,) = lw.evaluate(module, [5], task=task, layout=WHOLE, samples=20)
+    (score,) = lw.evaluate(module, [5], task=task, layout=BIDIRECTIONAL, samples=20)
     assert score.exact == 0
 
 
@@ -86,7 +86,7 @@ class AnswerShown(lw.FullOutput):
 
 
 def test_a_layout_that_shows_the_answer_is_refused(runs):
-    module = NextInputPredictor(len(WHOLE.vocabs(lw.Addition())[0]))
+    module = NextInputPredictor(len(BIDIRECTIONAL.vocabs(lw.Addition())[0]))
     for call in (lw.train, lambda module, **options: lw.evaluate(module, [5], **options)):
         with pytest.raises(lw.UsageError, match="shows the answer: tokens changes with the answer"):
             call(module, task=lw.Addition(), layout=AnswerShown(causal=False), quiet=True)
@@ -94,7 +94,7 @@ def test_a_layout_that_shows_the_answer_is_refused(runs):
 
 def test_training_rows_do_not_show_how_long_the_answer_is():
     """Rows of one prompt have the same tokens and the same padding, however long their answers are."""
-    recipe = lw.find("looped-parity", "lengths=Uniform(top=6)").change(task=lw.Addition(), layout=WHOLE)
+    recipe = lw.find("looped-parity", "lengths=Uniform(top=6)").change(task=lw.Addition(), layout=BIDIRECTIONAL)
     written, _ = draw_batch(recipe, 0)
     slots = recipe.task.answer_slots(written.sizes) + 1
     assert torch.equal(written.answer_slots.sum(1), slots)

@@ -116,7 +116,7 @@ class OwnModel(lw.ModelSpec):
         return globals()[self.module](len(reads), len(writes))
 
 
-def recipe(layout, kind):
+def build_recipe(layout, kind):
     """Return a small addition recipe with a user-defined model."""
     task = catalog.find_task("addition", ["equal_lengths=true", "leading_zeros=true", "order=least"])
     base = catalog.find_recipe("looped-parity", ["steps=2", "batch=4", "watch.every=0", "loops=Constant"])
@@ -143,7 +143,7 @@ def recipe(layout, kind):
     ],
 )
 def test_models_that_leak_are_neither_trained_nor_measured(layout, kind, message):
-    own = recipe(layout, kind)
+    own = build_recipe(layout, kind)
     weights = Weights("own", own, own.build())
     if message is None:
         assert train(own).done
@@ -157,7 +157,7 @@ def test_models_that_leak_are_neither_trained_nor_measured(layout, kind, message
 
 
 def test_a_model_trained_on_one_length_is_checked_beside_other_lengths():
-    own = recipe(lw.Pairs(), "UnmaskedEncoder").change([], lengths=lw.Uniform(8, 8))
+    own = build_recipe(lw.Pairs(), "UnmaskedEncoder").change([], lengths=lw.Uniform(8, 8))
     with pytest.raises(lw.UsageError, match="UnmaskedEncoder reads padding"):
         check_model(own.build(), own)
 
@@ -194,12 +194,12 @@ class BatchedGRU(nn.Module):
 
 
 BF16 = torch.bfloat16
-NARROW = [{}, {"kind": BF16}, {"kind": torch.half}, {"autocast": BF16}, {"kind": BF16, "always_bfloat16": True}]
+NARROW_TYPES = [{}, {"kind": BF16}, {"kind": torch.half}, {"autocast": BF16}, {"kind": BF16, "always_bfloat16": True}]
 
 
-@pytest.mark.parametrize("dtypes", NARROW, ids=str)
+@pytest.mark.parametrize("dtypes", NARROW_TYPES, ids=str)
 def test_rounding_is_not_reported_as_a_leak_and_hides_no_leak(dtypes):
-    own, kind = recipe(lw.NextToken(), "CausalEncoder"), dtypes.get("kind", torch.float32)
+    own, kind = build_recipe(lw.NextToken(), "CausalEncoder"), dtypes.get("kind", torch.float32)
     form = {name: value for name, value in dtypes.items() if name != "kind"}
     reads, writes = map(len, own.layout.vocabs(own.task))
     for seed in range(2 if LONG else 1):
@@ -228,12 +228,12 @@ def test_rows_longer_than_the_position_table_are_refused_in_one_line(positions):
         lw.evaluate(DeepEncoder(3, 4), 4, task=own, samples=3, quiet=True)
 
 
-SHORT = "layout=NextToken model.positions=Learned(size=16) lengths=Uniform(top=4) loops=Constant steps=2 batch=4"
-SHORT = [*SHORT.split(), "watch.every=0"]  # with a position table that ends at 14 bits
+SHORT_TABLE = "layout=NextToken model.positions=Learned(size=16) lengths=Uniform(top=4) loops=Constant steps=2 batch=4"
+SHORT_TABLE = [*SHORT_TABLE.split(), "watch.every=0"]  # with a position table that ends at 14 bits
 
 
 def test_a_size_beyond_the_table_of_positions_is_refused_before_anything_is_measured():
-    own = lw.find("looped-parity", *SHORT)
+    own = lw.find("looped-parity", *SHORT_TABLE)
     whole, seen = Weights("short", own, own.build()), []
     for measure in (evaluate, evaluate_families):
         with pytest.raises(lw.UsageError, match=r"17 positions does not fit .*; .* the largest that fits is 14$"):
@@ -245,11 +245,11 @@ def test_a_size_beyond_the_table_of_positions_is_refused_before_anything_is_meas
 
 @pytest.mark.parametrize("stack", [[], ["--stack", "--seeds", "2"]])
 def test_a_size_beyond_the_table_of_positions_is_refused_before_training(stack, capsys):
-    command = ["train", "looped-parity", *SHORT, "--lengths", "8,30", "--quiet", "--device", "cpu", *stack]
+    command = ["train", "looped-parity", *SHORT_TABLE, "--lengths", "8,30", "--quiet", "--device", "cpu", *stack]
     assert entry._run(entry.parse(command)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "a row of 32 positions" in line and line.endswith("the largest that fits is 8")
-    assert not Run.locate(lw.find("looped-parity", *SHORT)).folder.exists()
+    assert not Run.locate(lw.find("looped-parity", *SHORT_TABLE)).folder.exists()
 
 
 class SlicedPositions(CausalEncoder):
@@ -288,7 +288,7 @@ class LooksAheadInAnswer(CausalEncoder):
 @pytest.mark.parametrize("pauses", [0, 4])
 @pytest.mark.parametrize("lengths", [lw.Uniform(8), lw.Uniform(8, 8), lw.Uniform(20, 16), lw.Uniform(30, 20)], ids=repr)
 def test_a_model_that_looks_ahead_within_the_answer_only_is_refused(lengths, pauses):
-    own = recipe(lw.NextToken(pauses), "CausalEncoder").change([], lengths=lengths)
+    own = build_recipe(lw.NextToken(pauses), "CausalEncoder").change([], lengths=lengths)
     reads, writes = own.layout.vocabs(own.task)
     check_model(SinglePass(CausalEncoder(len(reads), len(writes))), own)
     for rows in ([], ["task.order=most"]):
@@ -342,7 +342,7 @@ def test_long_rows_are_checked_few_at_a_time(monkeypatch):
     widths = []
     compute = causality._compute_logits
     monkeypatch.setattr(causality, "_compute_logits", lambda m, x: widths.append(x.tokens.shape) or compute(m, x))
-    own = recipe(lw.Pairs(), "MaskedEncoder")
+    own = build_recipe(lw.Pairs(), "MaskedEncoder")
     check_model(own.build(), own, [1000])
     assert max(rows * width for rows, width in widths) <= 6 * 1100
     monkeypatch.setattr(causality, "MAX_POSITIONS", 2000)

@@ -29,10 +29,10 @@ WEIGHTS = ["looped-pairs", "halting-parity"]
 WEIGHTS += ["looped-parity", "looped-multiplication", "looped-unique-set"] * LONG
 
 
-FEW = MODELS if LONG else choose_covering({pair: list_features(*pair) for pair in MODELS})
-LEAVING = [(movement, *pair) for pair in FEW for movement in (False, True)]
-LEAVING = LEAVING if LONG else [*LEAVING[::4], *LEAVING[3::4]]  # movement for every other model
-LEAVE = [[3, 1, 9], [9, 9, 2], [2, 2, 2], [1, 9, 3], [9, 1, 1], [4, 9, 4]]  # loops after which rows leave
+CHOSEN_MODELS = MODELS if LONG else choose_covering({pair: list_features(*pair) for pair in MODELS})
+EXIT_CASES = [(movement, *pair) for pair in CHOSEN_MODELS for movement in (False, True)]
+EXIT_CASES = EXIT_CASES if LONG else [*EXIT_CASES[::4], *EXIT_CASES[3::4]]  # movement for every other model
+EXIT_LOOPS = [[3, 1, 9], [9, 9, 2], [2, 2, 2], [1, 9, 3], [9, 1, 1], [4, 9, 4]]  # loops after which rows leave
 
 
 def compute_results_by_row(runner, inputs, positions, exit_loops, movement):
@@ -50,13 +50,13 @@ def compute_results_by_row(runner, inputs, positions, exit_loops, movement):
         stay = exit_loops[step.rows] > step.loop if (exit_loops == step.loop).any() else None
 
 
-@pytest.mark.parametrize(("movement", "spec", "causal"), LEAVING, ids=str)
+@pytest.mark.parametrize(("movement", "spec", "causal"), EXIT_CASES, ids=str)
 @torch.no_grad()
 def test_results_of_remaining_rows_do_not_depend_on_rows_that_left(movement, spec, causal):
     model, inputs = cached_model(spec, causal).eval(), build_rows(width=10)
     positions = inputs.padding_mask & (torch.arange(10) % 3 != 1)
     whole = compute_results_by_row(Plain(model), inputs, positions, LOOPS, movement)
-    for leave in map(torch.tensor, LEAVE if LONG else LEAVE[:3]):
+    for leave in map(torch.tensor, EXIT_LOOPS if LONG else EXIT_LOOPS[:3]):
         wanted = {key: pair for key, pair in whole.items() if key[0] <= leave[key[1]]}
         for runner in (Plain(model), choose_runner(model)):
             found = compute_results_by_row(runner, inputs, positions, leave, movement)

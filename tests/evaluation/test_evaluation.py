@@ -29,10 +29,10 @@ from lengthwise.runs.run import Weights, load
 
 RECIPES = [PARITY, SUMS, PAIRS, NTP_COPY]
 ANSWER_RULES = [MaxConfidence(extra=3), Converged(1, extra=3)]
-WAYS = [(r, s) for r in RECIPES for s in (Oracle(), After(3))] + [(PAIRS, Oracle(-1))]
-WAYS += [(r, s) for r in RECIPES[:3] for s in ANSWER_RULES]
-name_of = lambda part: part.name if hasattr(part, "limit") else f"{part.task.name}-{part.layout!r}"  # noqa: E731
-all_recipes_and_rules = pytest.mark.parametrize(("recipe", "stopping"), WAYS, ids=name_of)
+RECIPES_AND_RULES = [(r, s) for r in RECIPES for s in (Oracle(), After(3))] + [(PAIRS, Oracle(-1))]
+RECIPES_AND_RULES += [(r, s) for r in RECIPES[:3] for s in ANSWER_RULES]
+format_test_id = lambda part: part.name if hasattr(part, "limit") else f"{part.task.name}-{part.layout!r}"  # noqa: E731
+all_recipes_and_rules = pytest.mark.parametrize(("recipe", "stopping"), RECIPES_AND_RULES, ids=format_test_id)
 
 
 def draw_mixed_problems(recipe, count=16, largest_size=4):
@@ -117,7 +117,7 @@ def test_answers_and_scores_equal_those_of_rows_run_alone(recipe, stopping, monk
 
 
 @pytest.mark.parametrize("stopping", [Oracle(), *ANSWER_RULES], ids=repr)
-@pytest.mark.parametrize("recipe", RECIPES[:3], ids=name_of)
+@pytest.mark.parametrize("recipe", RECIPES[:3], ids=format_test_id)
 def test_predictions_never_depend_on_the_true_answer(recipe, stopping):
     problems, weights = draw_mixed_problems(recipe), train_briefly(recipe)
     other = replace(problems, answer=1 - problems.answer, answer_length=torch.ones_like(problems.rounds))
@@ -165,11 +165,11 @@ class FixedAnswer(nn.Module):
         return logits
 
 
-ENDINGS = {"46$$": (1, 1), "46$5": (1, 0), "4$6$": (0, 0), "4$$$": (0, 0), "$46$": (0, 0), "046$": (0, 0)}
-ENDINGS |= {"460$": (0, 0), "4600": (0, 0), "64$$": (0, 0), "46=$": (0, 0)}  # exact match and whole row
+RESULTS_BY_ANSWER = {"46$$": (1, 1), "46$5": (1, 0), "4$6$": (0, 0), "4$$$": (0, 0), "$46$": (0, 0), "046$": (0, 0)}
+RESULTS_BY_ANSWER |= {"460$": (0, 0), "4600": (0, 0), "64$$": (0, 0), "46=$": (0, 0)}  # exact match and whole row
 
 
-@pytest.mark.parametrize("predicted", ENDINGS)
+@pytest.mark.parametrize("predicted", RESULTS_BY_ANSWER)
 @pytest.mark.parametrize("layout", [lw.FullOutput(), lw.FullOutput(whole_tail=True), lw.NextToken()], ids=repr)
 def test_an_answer_that_ends_early_or_late_is_wrong(predicted, layout, monkeypatch):
     """A wrong tail lowers only the accuracy of the whole row."""
@@ -178,7 +178,7 @@ def test_an_answer_that_ends_early_or_late_is_wrong(predicted, layout, monkeypat
     use_problems(monkeypatch, problems)
     weights = Weights("says", recipe, SinglePass(FixedAnswer(recipe, predicted)))
     (score,) = evaluate(weights, [2], samples=1)
-    assert (score.exact, score.whole_row) == ENDINGS[predicted]
+    assert (score.exact, score.whole_row) == RESULTS_BY_ANSWER[predicted]
     assert score.token_accuracy == pytest.approx(sum(a == b for a, b in zip(predicted, "46$", strict=False)) / 3)
     batch = layout.write(problems, recipe.task)
     assert bool(trace_answers(weights.model, recipe, batch, torch.tensor([1]))[1]) == score.exact
@@ -214,7 +214,7 @@ def test_batch_wise_rules_get_equal_batches_alone_and_with_other_rules(precision
     assert all(score.loops < 3.01 for score in beside if score.stopping.startswith("RowCountRule"))
 
 
-@pytest.mark.parametrize("recipe", [PARITY, COPY, PAIRS], ids=name_of)
+@pytest.mark.parametrize("recipe", [PARITY, COPY, PAIRS], ids=format_test_id)
 def test_rules_measured_together_score_as_each_does_alone(recipe, monkeypatch):
     """A rule gets the same loops with other rules as alone, although the model runs more loops for the others."""
     weights = train_briefly(recipe)
@@ -226,7 +226,7 @@ def test_rules_measured_together_score_as_each_does_alone(recipe, monkeypatch):
         assert len({score.exact for score in together}) > 2
 
 
-@pytest.mark.parametrize("recipe", [PARITY, SUMS, NTP_COPY], ids=name_of)
+@pytest.mark.parametrize("recipe", [PARITY, SUMS, NTP_COPY], ids=format_test_id)
 def test_exact_match_traced_after_each_loop_equals_the_score_of_stopping_there(recipe, monkeypatch):
     weights = train_briefly(recipe)
     problems = data.draw_fresh_problems(recipe.task, (2,) * len(recipe.task.axes), 25, seed=0)
@@ -242,7 +242,7 @@ def test_exact_match_traced_after_each_loop_equals_the_score_of_stopping_there(r
         assert traced.loops.tolist() == [4] * 25
 
 
-@pytest.mark.parametrize("recipe", [PARITY, SUMS, COPY], ids=name_of)
+@pytest.mark.parametrize("recipe", [PARITY, SUMS, COPY], ids=format_test_id)
 @pytest.mark.parametrize("level", [False, True])
 def test_supervising_the_whole_tail_changes_no_score(recipe, level):
     weights = train_briefly(recipe)
@@ -359,7 +359,7 @@ def decode_greedily(model, recipe, problem):
     return predicted
 
 
-@pytest.mark.parametrize("recipe", [NTP_COPY, replace(SUMS, layout=lw.NextToken(2))], ids=name_of)
+@pytest.mark.parametrize("recipe", [NTP_COPY, replace(SUMS, layout=lw.NextToken(2))], ids=format_test_id)
 @torch.no_grad()
 def test_exact_match_of_next_token_layouts_is_that_of_greedy_decoding(recipe, monkeypatch):
     with torch.enable_grad():
@@ -399,7 +399,7 @@ def test_parts_that_need_an_end_symbol_are_refused_where_the_layout_writes_none(
 # Sizes
 
 
-SIZES = {
+SIZES_BY_TEXT = {
     "8,12,16": [8, 12, 16],
     " 8 , 12": [8, 12],
     "3-3": [3],
@@ -408,7 +408,7 @@ SIZES = {
     "1-2x1-3": [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3)],
     "2x10-30:10": [(2, 10), (2, 20), (2, 30)],
 }
-MALFORMED = [
+MALFORMED_SIZES = [
     "",
     "x",
     "8,",
@@ -428,10 +428,10 @@ MALFORMED = [
 ]
 
 
-@pytest.mark.parametrize("text", SIZES)
+@pytest.mark.parametrize("text", SIZES_BY_TEXT)
 def test_sizes_are_parsed_from_text(text):
-    assert parse_sizes(text) == SIZES[text]
-    assert parse_grid("8,2x3") == [8, *SIZES["1-2x1-3"]]
+    assert parse_sizes(text) == SIZES_BY_TEXT[text]
+    assert parse_grid("8,2x3") == [8, *SIZES_BY_TEXT["1-2x1-3"]]
 
 
 @given(st.integers(1, 50), st.integers(0, 50), st.integers(1, 9))
@@ -440,7 +440,7 @@ def test_a_span_of_sizes_is_inclusive(low, count, step):
     assert parse_sizes(f"{low}-{low + count * step}:{step}") == [low + i * step for i in range(count + 1)]
 
 
-@pytest.mark.parametrize("text", MALFORMED)
+@pytest.mark.parametrize("text", MALFORMED_SIZES)
 def test_malformed_sizes_are_refused(text):
     with pytest.raises(UsageError):
         parse_sizes(text)
@@ -471,7 +471,7 @@ def test_default_sizes_start_at_the_training_length_and_end_where_the_task_does(
 # Sampling until the interval is narrow
 
 
-def cumulative_successes(probability, seed, count=12_000):
+def count_successes(probability, seed, count=12_000):
     """Return, for n = 1, 2, …, how many of n problems are right, if each is right with ``probability``."""
     return (torch.rand(count, generator=torch.Generator().manual_seed(seed)) < probability).cumsum(0).tolist()
 
@@ -488,7 +488,7 @@ def sample_until_narrow(successes, precision, max_samples=10_000):
 @pytest.mark.parametrize("probability", [0.0, 0.01, 0.3, 0.97, 1.0])
 def test_intervals_of_samples_that_end_early_cover_the_true_probability(probability, precision):
     """The interval is as narrow as requested, and covers the true probability in at least 90 % of the draws."""
-    ends = [sample_until_narrow(cumulative_successes(probability, seed), precision) for seed in range(200)]
+    ends = [sample_until_narrow(count_successes(probability, seed), precision) for seed in range(200)]
     intervals = [wilson_interval(right / count, count) for count, right in ends]
     assert all(high - low <= 2 * precision for low, high in intervals)
     assert sum(low - 1e-9 <= probability <= high + 1e-9 for low, high in intervals) >= 0.9 * len(ends)

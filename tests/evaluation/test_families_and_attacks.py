@@ -41,7 +41,7 @@ from lengthwise.tasks.arithmetic import Multiplication
 from lengthwise.tasks.bits import BinarySum
 
 MANY = {"count": 1000}
-FEW = ["steps=2", "batch=2", "model.width=8", "lengths.top=12", "watch.every=0"]
+SMALL_RUN = ["steps=2", "batch=2", "model.width=8", "lengths.top=12", "watch.every=0"]
 
 
 def render(table, width=100):
@@ -367,14 +367,14 @@ def test_the_shortest_failures_are_kept_whatever_their_order():
     assert attacking.MAX_SHOWN_FAILURES <= attacking.MAX_MUTATED_FAILURES < len(wrong)
 
 
-def untrained_run(seed=0):
+def build_untrained_run(seed=0):
     run = Run.of(replace(PARITY, seed=seed, name="tiny"))
     save_weights(run.folder, run.recipe, run.recipe.build().state_dict())
     return run
 
 
 def test_sealed_problems_are_measured_once_and_belong_to_their_weights():
-    run, other = untrained_run(), untrained_run(seed=1)
+    run, other = build_untrained_run(), build_untrained_run(seed=1)
     assert derive_sealed_seed(run.weights()) == derive_sealed_seed(run.weights()) != derive_sealed_seed(other.weights())
     asked = {"samples": 20, "family_samples": 5, "kinds": ("uniform",)}
     first = measure_sealed(run, [12, 14], **asked)
@@ -393,7 +393,7 @@ def test_rules_give_the_same_sealed_scores_together_and_alone(monkeypatch):
     rules, asked, found, calls = [lw.Oracle(), lw.MaxConfidence(extra=3)], {"samples": 20, "family_samples": 2}, [], []
     monkeypatch.setattr(families, "evaluate", lambda *given, **how: calls.append(how) or evaluate(*given, **how))
     for groups in ([rules], [rules[:1], rules], [[rule] for rule in rules]):
-        run = untrained_run()
+        run = build_untrained_run()
         for group in groups:
             measure_sealed(run, [6, 9], rules=group, **asked)
         rows = [row for row in run.rows("scores") if row["problems"] == "uniform"]
@@ -404,7 +404,7 @@ def test_rules_give_the_same_sealed_scores_together_and_alone(monkeypatch):
 
 
 def test_family_scores_are_stored_size_by_size(monkeypatch):
-    run, keep = untrained_run(), Folder.append_new
+    run, keep = build_untrained_run(), Folder.append_new
     run.append("metrics", {"step": 1, "loss": 1.0})  # marks the run as trained here
 
     def append_or_crash(self, name, *rows):
@@ -420,7 +420,7 @@ def test_family_scores_are_stored_size_by_size(monkeypatch):
 
 @pytest.mark.parametrize("rows_before_crash", [1, 12])
 def test_sealed_problems_are_all_measured_even_if_the_process_dies(rows_before_crash, monkeypatch):
-    run, append = untrained_run(), Run.append
+    run, append = build_untrained_run(), Run.append
     asked = {"samples": 5, "family_samples": 2}
 
     def append_or_crash(self, name, *rows):
@@ -486,7 +486,7 @@ def test_families_of_the_interface_are_measured_by_the_rules_of_the_command():
     assert [row["stopping"] for row in rows if row["problems"] == "runs"] == ["Oracle", "After(loops=1)"]
 
 
-def train_and_read_scores(options, *, recipe="looped-parity", changes=FEW):
+def train_and_read_scores(options, *, recipe="looped-parity", changes=SMALL_RUN):
     """Train by the command line with ``options``; return the run's scores."""
     run_command("train", recipe, *changes, "--quiet", *options.split())
     return Run.locate(lw.find(recipe, *changes)).rows("scores")
@@ -511,7 +511,7 @@ def test_families_are_measured_at_pairs_of_sizes_but_not_on_a_map(sizes, measure
 
 def test_a_family_that_was_measured_by_name_is_measured_again_with_the_others():
     train_and_read_scores("--lengths 12 --samples 20")
-    run = Run.locate(lw.find("looped-parity", *FEW))
+    run = Run.locate(lw.find("looped-parity", *SMALL_RUN))
     run_command("evaluate", str(run.folder), "--family", "runs", "--lengths", "12", "--samples", "40", "--quiet")
     assert [row["problems"] for row in run.rows("scores")] == ["uniform", "runs"]
     rows = train_and_read_scores("--lengths 12 --samples 20 --families")
@@ -524,7 +524,7 @@ def test_families_are_measured_by_every_rule_that_looks_at_one_problem_at_a_time
     for rules in ("", further, further):
         rows = train_and_read_scores(f"--families --lengths 12 --samples 20{rules}")
     assert list_values_of_runs(rows, "stopping") == ["Oracle", "Converged"]
-    few = [*FEW, "stopping=MaxConfidence(per=batch)"]  # there is no other rule
+    few = [*SMALL_RUN, "stopping=MaxConfidence(per=batch)"]  # there is no other rule
     rows = train_and_read_scores("--families --lengths 12 --samples 20", changes=few)
     assert list_values_of_runs(rows, "stopping") == ["MaxConfidence(per=batch)"]
 

@@ -92,7 +92,7 @@ def test_the_map_counts_loops_from_one_and_its_parts_are_named(blank_figures):
     assert "state after T(n) loops (lowest panel)" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
-def single_loop_weights():
+def build_single_loop_weights():
     weights = load("looped-pairs")
     return replace(weights, recipe=replace(weights.recipe, loops=lw.Constant()))
 
@@ -101,7 +101,7 @@ def single_loop_weights():
     ("call", "message"),
     [
         (lambda: lw.depth("abacus-addition"), "its inputs hold the right answer"),
-        (lambda: lw.depth(single_loop_weights()), "`depth` needs looped weights"),
+        (lambda: lw.depth(build_single_loop_weights()), "`depth` needs looped weights"),
         (lambda: lw.depth(["looped-pairs", "looped-pairs"]), "looped-pairs is given more than once"),
         (lambda: lw.depth("looped-pairs", more=0), "more and samples must be 1 or more, not 0 and 64"),
         (lambda: lw.depth("looped-parity", 0), "0 is not a size"),

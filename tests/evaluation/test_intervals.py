@@ -23,11 +23,11 @@ from lengthwise.base.score_rows import list_interval_notes
 from lengthwise.report.comparisons import newcombe_interval
 from lengthwise.report.tables import build_detail_table
 
-DRAWS = 1000
+DRAW_COUNT = 1000
 RESULTS = Path(__file__).parents[2] / "results"
 
 
-def score(successes, problems=b"the same"):
+def build_score(successes, problems=b"the same"):
     share = sum(successes) / len(successes)
     outcomes = Outcomes(problems, bytes(successes))
     return Score("t", "w", "r", "uniform", (1,), len(successes), share, None, share, 1.0, outcomes=outcomes)
@@ -42,15 +42,15 @@ def test_an_interval_over_batches_covers_the_true_probability(probability, count
     """If whole batches are right or wrong, intervals over batches cover the truth; intervals over problems do not."""
     drawn = random.Random(0)
     over_batches = over_problems = 0
-    for _ in range(DRAWS):
+    for _ in range(DRAW_COUNT):
         right = sum(min(512, count - start) for start in range(0, count, 512) if drawn.random() < probability)
         whole = Score("t", "w", "r", "uniform", (1,), count, right / count, None, 1.0, 1.0, together=512)
         low, high = whole.interval
         over_batches += low <= probability <= high
         low, high = wilson_interval(right / count, count)
         over_problems += low <= probability <= high
-    assert over_batches >= 0.93 * DRAWS
-    assert over_problems < 0.6 * DRAWS
+    assert over_batches >= 0.93 * DRAW_COUNT
+    assert over_problems < 0.6 * DRAW_COUNT
 
 
 @pytest.mark.parametrize("lowest", [0.5, 0.9, 0.99])
@@ -63,7 +63,7 @@ def test_an_interval_of_the_worst_family_covers_the_lowest_of_all(lowest, gap):
         for number in range(24):
             share = lowest if number == 0 else min(lowest + gap, 1)
             right = [drawn.random() < share for _ in range(100)]
-            rows.append(replace(score(right), problems=f"family-{number}").row())
+            rows.append(replace(build_score(right), problems=f"family-{number}").row())
         (worst,) = select_worst_families(rows)
         assert worst["exact"] == min(row["exact"] for row in rows)
         covered += worst["low"] <= lowest <= worst["high"]
@@ -101,7 +101,7 @@ def test_scores_of_batch_wise_rules_are_marked():
 # Differences
 
 
-JOINT = {  # probabilities that both are right, only the first, only the second, neither
+PROBABILITIES = {  # probabilities that both are right, only the first, only the second, neither
     "disjoint errors": (0.05, 0.45, 0.45, 0.05),
     "shared errors": (0.70, 0.05, 0.10, 0.15),
     "independent errors": (0.42, 0.28, 0.18, 0.12),
@@ -112,19 +112,19 @@ JOINT = {  # probabilities that both are right, only the first, only the second,
 def measure_coverage(joint, pairing, count=120):
     drawn, true, held = random.Random(1), joint[2] - joint[1], 0
     cells = ((1, 1), (1, 0), (0, 1), (0, 0))
-    for _ in range(DRAWS):
+    for _ in range(DRAW_COUNT):
         first, second = zip(*drawn.choices(cells, joint, k=count), strict=True)
-        _, low, high = newcombe_interval(score(first), score(second), pairing)
+        _, low, high = newcombe_interval(build_score(first), build_score(second), pairing)
         held += low <= true <= high
-    return held / DRAWS
+    return held / DRAW_COUNT
 
 
-@pytest.mark.parametrize("kind", JOINT)
+@pytest.mark.parametrize("kind", PROBABILITIES)
 def test_intervals_of_pairs_and_of_unknown_pairing_cover_the_true_difference(kind):
     # Few discordant problems give few possible intervals.
-    assert 0.93 <= measure_coverage(JOINT[kind], "paired") <= 0.995
-    assert measure_coverage(JOINT[kind], "unknown") >= 0.93
-    assert kind != "disjoint errors" or measure_coverage(JOINT[kind], "independent") < 0.88
+    assert 0.93 <= measure_coverage(PROBABILITIES[kind], "paired") <= 0.995
+    assert measure_coverage(PROBABILITIES[kind], "unknown") >= 0.93
+    assert kind != "disjoint errors" or measure_coverage(PROBABILITIES[kind], "independent") < 0.88
 
 
 def test_the_same_problems_are_compared_in_pairs(tmp_path):
@@ -142,7 +142,7 @@ def test_the_same_problems_are_compared_in_pairs(tmp_path):
 
 def test_a_comparison_with_itself_has_no_difference():
     right = [1] * 30 + [0] * 20
-    difference, low, high = newcombe_interval(score(right), score(right), "paired")
+    difference, low, high = newcombe_interval(build_score(right), build_score(right), "paired")
     assert difference == 0 and -0.05 < low <= 0 <= high < 0.05  # 0.19 for independent samples
 
 

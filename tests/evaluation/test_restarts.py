@@ -14,7 +14,7 @@ from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Rest
 from lengthwise.runs.run import load
 
 RULES = [After(3), Settled(0.5, most=9), Converged(1, most=9), MaxConfidence(most=5)]
-BOTH = pytest.mark.parametrize("pick", ["confidence", "residual"])
+with_each_pick = pytest.mark.parametrize("pick", ["confidence", "residual"])
 
 
 def run_evaluate(words):
@@ -32,9 +32,9 @@ def sudoku():
     return weights.model, weights.recipe, weights.recipe.layout.write(problems, task)
 
 
-@BOTH
+@with_each_pick
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_keeps_the_best_of_the_answers_from_each_initial_state(sudoku, rule, pick):
+def test_restarts_keep_the_best_of_the_answers_from_each_initial_state(sudoku, rule, pick):
     model, recipe, batch = sudoku
     kept = predict(model, recipe, batch, Restarts(rule, 5, pick))
     starts, row = [select_initial_state(model, number) for number in range(5)], torch.arange(len(batch))
@@ -53,8 +53,8 @@ def test_keeps_the_best_of_the_answers_from_each_initial_state(sudoku, rule, pic
     assert torch.equal(kept.loops_run, sum(one.loops if one.loops_run is None else one.loops_run for one in tried))
 
 
-@BOTH
-def test_a_problem_s_answer_does_not_depend_on_its_neighbours(sudoku, pick):
+@with_each_pick
+def test_an_answer_does_not_depend_on_other_rows(sudoku, pick):
     """A problem's answer depends neither on the number, order or width of other rows nor on other rules."""
     model, recipe, batch = sudoku
     rule, order = Restarts(After(3), 4, pick), torch.tensor([4, 0, 5, 2, 1, 3])

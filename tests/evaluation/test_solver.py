@@ -20,7 +20,7 @@ from lengthwise.runners.cpu import choose_decoder, plain
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import Weights
 
-CASES = {
+TASKS_AND_PROMPTS = {
     "parity": ("task=Parity", "110"),
     "copy": ("task=Copy(alphabet=3)", "2101"),
     "addition": ("task=Addition(order=least)", "12+9"),
@@ -28,17 +28,17 @@ CASES = {
 LAYOUTS = ["NextToken", "NextToken(pauses=2)", "FullOutput", "FullOutput(pauses=2)"]
 
 
-def weights(task, layout, seed=0, changes=()):
+def build_weights(task, layout, seed=0, changes=()):
     base = [task, f"layout={layout}", "model.width=16", "loops=Constant(count=2)"]
     recipe = catalog.find_recipe("looped-parity", [*base, *changes])
     return Weights("untrained", recipe, recipe.change(seed=seed).build().eval())
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("task", CASES)
+@pytest.mark.parametrize("task", TASKS_AND_PROMPTS)
 def test_every_accepted_layout_answers(task, layout):
-    change, prompt = CASES[task]
-    answered = Solver(weights(change, layout)).solve(prompt)
+    change, prompt = TASKS_AND_PROMPTS[task]
+    answered = Solver(build_weights(change, layout)).solve(prompt)
     assert answered.text == answered.right or not answered.correct
     assert 0 < answered.confidence <= 1
     assert answered.loops == 2
@@ -47,7 +47,7 @@ def test_every_accepted_layout_answers(task, layout):
 
 def test_perplexity_is_that_of_the_right_answer_not_of_the_decoded_one():
     """Perplexity is exp(−mean log p) of the right symbols and end, each given the right symbols before it."""
-    made = weights("task=Addition(order=least)", "NextToken")
+    made = build_weights("task=Addition(order=least)", "NextToken")
     recipe = made.recipe
     problems = Problems.join([recipe.task.parse(text) for text in ("12+9", "7+1", "99+99")])
     batch, end_id = recipe.layout.write(problems, recipe.task), recipe.layout.end_id(recipe.task)
@@ -65,13 +65,13 @@ def test_perplexity_is_that_of_the_right_answer_not_of_the_decoded_one():
 
 def test_perplexity_ignores_the_tail_after_the_answer():
     perplexities = [
-        Solver(weights("task=UniqueSet", f"FullOutput(whole_tail={tail})")).solve("aab").perplexity
+        Solver(build_weights("task=UniqueSet", f"FullOutput(whole_tail={tail})")).solve("aab").perplexity
         for tail in ("false", "true")
     ]
     assert perplexities[0] == pytest.approx(perplexities[1])
 
 
-CACHED = {
+CACHED_POSITIONS = {
     "looped, rows of different loops": ["loops=PerRound(times=2)"],
     "two layers, three loops": ["model.layers=2", "loops=Constant(count=3)"],
     "every kind of position": ["model.positions=(Learned(size=40), RoPE, ALiBi, Abacus(at=attention))"],
@@ -85,20 +85,20 @@ CACHED = {
     "recurrent attention, looped": ["model=ReTran(width=8, hidden=6, heads=2)", "loops=Constant(count=2)"],
     "two windows": ["model.positions=(Local(reach=2), LocalHeads(count=1))"],
 }
-FOUND = {format_part(position): position for position in list_parts("positions")}
+ALL_POSITIONS = {format_part(position): position for position in list_parts("positions")}
 
 
 @pytest.mark.usefixtures("fast_runners")
-@pytest.mark.parametrize("name", [*CACHED, *FOUND])
+@pytest.mark.parametrize("name", [*CACHED_POSITIONS, *ALL_POSITIONS])
 def test_decoding_with_a_cache_equals_decoding_without(name):
     """Decoding with a cache and without gives equal answers on causal rows, for every positional encoding."""
     predicted = set()
-    for seed in range(3 if name in CACHED else 1):
-        changes = ["model.positions=(NoPE,)", *CACHED.get(name, [])]
-        made = weights("task=Addition(order=least)", "NextToken", seed, changes)
+    for seed in range(3 if name in CACHED_POSITIONS else 1):
+        changes = ["model.positions=(NoPE,)", *CACHED_POSITIONS.get(name, [])]
+        made = build_weights("task=Addition(order=least)", "NextToken", seed, changes)
         recipe, model = made.recipe, made.model.double()
-        if name in FOUND:
-            recipe = replace(recipe, model=replace(recipe.model, positions=(FOUND[name],)))
+        if name in ALL_POSITIONS:
+            recipe = replace(recipe, model=replace(recipe.model, positions=(ALL_POSITIONS[name],)))
             model = recipe.build().double()
         for parameter in model.parameters():
             parameter.data += 0.4 * torch.randn(parameter.shape, generator=stream(seed, *parameter.shape))
@@ -112,11 +112,11 @@ def test_decoding_with_a_cache_equals_decoding_without(name):
         predicted |= set(slow.symbols.flatten().tolist())
         if len(predicted) > 3:
             break
-    assert len(predicted) > 3 or name in FOUND
+    assert len(predicted) > 3 or name in ALL_POSITIONS
 
 
 def test_a_model_without_a_cached_runner_rereads_the_row_for_every_symbol(fast_runners):
-    made = weights("task=Copy", "NextToken")
+    made = build_weights("task=Copy", "NextToken")
     problems = draw_fresh_problems(made.recipe.task, (3,), 8, seed=0)
     batch = made.recipe.layout.write(problems, made.recipe.task)
     before = decode(made.model, made.recipe, batch, Oracle()).symbols
@@ -131,7 +131,7 @@ def test_a_model_without_a_cached_runner_rereads_the_row_for_every_symbol(fast_r
 
 
 def test_decoding_does_not_depend_on_the_answer():
-    made = weights("task=Copy", "NextToken")
+    made = build_weights("task=Copy", "NextToken")
     problems = draw_fresh_problems(made.recipe.task, (4,), 8, seed=0)
     batch = made.recipe.layout.write(problems, made.recipe.task)
     first = decode(made.model, made.recipe, batch, Oracle())
@@ -146,6 +146,6 @@ def test_decoding_does_not_depend_on_the_answer():
 def test_a_prompt_that_is_too_long_is_refused_before_any_attention_bias_is_computed(positions, monkeypatch):
     monkeypatch.setattr(LocalHeadsEncoding, "attention_bias", lambda *_: pytest.fail("a bias was computed"))
     change = f"model.positions=(LocalHeads(count=1),{positions})"
-    solver = Solver(weights("task=Addition(order=least)", "NextToken", changes=[change]))
+    solver = Solver(build_weights("task=Addition(order=least)", "NextToken", changes=[change]))
     with pytest.raises(UsageError, match="does not fit the"):
         solver.solve("123456789+123456789")
