@@ -3,7 +3,8 @@ among processes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
@@ -75,23 +76,35 @@ class Bf16(Runner):
         self.runner = runner
 
     def last(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, no_grad_loops: int = 0) -> Logits:
-        with autocast(get_device(self.model), "bf16"):
+        with _use_bf16(self.model):
             return self.runner.last(inputs, loops, positions, no_grad_loops=no_grad_loops).float()
 
     def carry(self, inputs: Inputs, loops: RowLoops, positions: Mask, state: State | None = None) -> LogitsAndState:
-        with autocast(get_device(self.model), "bf16"):
+        with _use_bf16(self.model):
             logits, state = self.runner.carry(inputs, loops, positions, state)
         return logits.float(), state
 
     def each(self, inputs: Inputs, loops: RowLoops, positions: Mask) -> LoopLogits:
         steps = self.runner.each(inputs, loops, positions)
         while True:
-            with autocast(get_device(self.model), "bf16"):  # switched off while the caller uses the logits
+            with _use_bf16(self.model):  # switched off while the caller uses the logits
                 step = next(steps, None)
             if step is None:
                 return
             k, rows, logits = step
             yield k, rows, logits.float()
+
+
+@contextmanager
+def _use_bf16(model: Model) -> Iterator[None]:
+    """Compute matrix products in bfloat16. Raises UsageError if the CPU cannot, as for torch's LSTM without AVX-512."""
+    try:
+        with autocast(get_device(model), "bf16"):
+            yield
+    except RuntimeError as error:
+        if "could not create a primitive" not in str(error):
+            raise
+        raise UsageError(f"matmul: this CPU cannot compute {type(model).__name__} in bfloat16; use fp32") from error
 
 
 class MicroBatches(Runner):
