@@ -264,10 +264,10 @@ def test_training_restores_threads_and_signal_handlers():
 # Stopped and resumed
 
 
-STOPPED = [(LAMB, signal.SIGINT), (RICH, signal.SIGTERM), (MASTERED, signal.SIGTERM), (SEGMENTED, signal.SIGINT)]
+STOPS = [(LAMB, signal.SIGINT), (RICH, signal.SIGTERM), (MASTERED, signal.SIGTERM), (SEGMENTED, signal.SIGINT)]
 
 
-@pytest.mark.parametrize(("recipe", "number"), STOPPED, ids=["large", "rich", "mastered", "segmented"])
+@pytest.mark.parametrize(("recipe", "number"), STOPS, ids=["large", "rich", "mastered", "segmented"])
 def test_training_stopped_at_any_step_and_resumed_equals_uninterrupted_training(recipe, number, monkeypatch):
     """Training is stopped between two logged rows, after a logged row, after a measurement, and after the last step."""
     stops = [1, 4, 10, recipe.steps]
@@ -357,12 +357,12 @@ class Malicious:
         return Path.touch, (Path("SEEN"),)
 
 
-HALF = replace(PLAIN, ema=0.5)
+HALF_EMA = replace(PLAIN, ema=0.5)
 
 
 @cache
 def build_half_trained_state():
-    trainee = training.Trainer(HALF, torch.device("cpu"))
+    trainee = training.Trainer(HALF_EMA, torch.device("cpu"))
     for _ in range(5):
         trainee.advance()
     return trainee.state()
@@ -375,14 +375,14 @@ def to_bytes(value):
         return file.read()
 
 
-WIDER = replace(PLAIN, model=replace(MODEL, width=16))
-STATES = [
+WIDE_MODEL = replace(PLAIN, model=replace(MODEL, width=16))
+STATE_CHANGES = [
     lambda state: b"",
     lambda state: bytes(range(256)) * 9,
     lambda state: to_bytes(state)[:-100],
     lambda state: to_bytes(torch.arange(3)),
     lambda state: to_bytes([1, 2]),
-    lambda state: state.update(model=WIDER.build().state_dict()),
+    lambda state: state.update(model=WIDE_MODEL.build().state_dict()),
     lambda state: state["optimizer"].update(param_groups=[]),
     lambda state: state["optimizer"].update(param_groups=None),
     lambda state: state.update(sums={"loss": "much"}),
@@ -393,30 +393,30 @@ STATES = [
 ]
 
 
-@pytest.mark.parametrize("change", STATES)
+@pytest.mark.parametrize("change", STATE_CHANGES)
 def test_a_damaged_or_foreign_checkpoint_is_refused_in_one_line(change):
     """A change returns the file's content, or alters the state that is then stored in the file."""
-    path, state = Run.of(HALF).folder / "state.pt", copy.deepcopy(build_half_trained_state())
+    path, state = Run.of(HALF_EMA).folder / "state.pt", copy.deepcopy(build_half_trained_state())
     content = change(state)
     path.write_bytes(to_bytes(state) if content is None else content)
     with pytest.raises(lw.UsageError, match=r"state\.pt: not a checkpoint[^\n]*; delete it to start over$"):
-        train(HALF)
+        train(HALF_EMA)
 
 
 def test_settings_come_from_the_recipe_and_not_from_the_checkpoint():
-    run = Run.of(HALF)
-    trainee = training.Trainer(HALF, torch.device("cpu"))
+    run = Run.of(HALF_EMA)
+    trainee = training.Trainer(HALF_EMA, torch.device("cpu"))
     trainee.advance()
     state = trainee.state()
     state["optimizer"]["param_groups"][0] |= {"betas": "x", "maximize": True, "params": "foreign"}
     run.save_state(state)
-    resumed = training.Trainer(HALF, torch.device("cpu"))
+    resumed = training.Trainer(HALF_EMA, torch.device("cpu"))
     resumed.restore_checkpoint(run)
     assert resumed.optimizer.state_dict()["param_groups"] == trainee.optimizer.state_dict()["param_groups"]
 
 
 def test_an_intact_checkpoint_is_resumed(monkeypatch):
-    run, steps, draw = Run.of(replace(HALF, steps=14)), [], data.draw_batch
+    run, steps, draw = Run.of(replace(HALF_EMA, steps=14)), [], data.draw_batch
     monkeypatch.setattr(
         data, "draw_batch", lambda recipe, step, **more: steps.append((recipe, step)) or draw(recipe, step, **more)
     )
@@ -445,7 +445,7 @@ def test_weights_that_are_cut_short_or_do_not_fit_are_refused(tmp_path):
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(lw.UsageError, match="not a whole safetensors file"):
         load(folder)
-    path.write_bytes(train_uninterrupted(WIDER)[0])
+    path.write_bytes(train_uninterrupted(WIDE_MODEL)[0])
     with pytest.raises(lw.UsageError, match=r"beside them: .*of another shape:"):
         load(folder)
     path.unlink()

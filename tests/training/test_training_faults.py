@@ -28,7 +28,7 @@ from lengthwise.runs.run import Run
 from lengthwise.training import loop
 from lengthwise.training.loop import train
 
-ENDLESS = ["--quiet", "--lengths", "2", "--samples", "4", "--save-every", "0.2"]
+FREQUENT_SAVES = ["--quiet", "--lengths", "2", "--samples", "4", "--save-every", "0.2"]
 
 
 def start_lengthwise(*words, **options):
@@ -70,7 +70,7 @@ def test_files_of_the_working_folder_are_not_imported_as_libraries(runs, tmp_pat
     for name in ("random", "matplotlib", "json", "safetensors"):
         (tmp_path / f"{name}.py").write_text("open('ran', 'w')")
     (tmp_path / "own.py").write_text("import random; assert 'tmp' not in str(random.__file__)")
-    words = ["train", "looped-parity", "steps=1000000", "watch.every=0", "--seeds", "2", "--jobs", "2", *ENDLESS]
+    words = ["train", "looped-parity", "steps=1000000", "watch.every=0", "--seeds", "2", "--jobs", "2", *FREQUENT_SAVES]
     parent = start_lengthwise(*words, "--import", "own", cwd=tmp_path)
     wait_until(lambda: len(list(runs.glob("*/state.pt"))) == 2)
     known = list_child_pids(parent.pid)
