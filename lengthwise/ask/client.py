@@ -30,7 +30,7 @@ MAX_REQUESTED_WAIT_SECONDS = 120.0  # if the endpoint asks for a longer wait, th
 
 @dataclass(frozen=True)
 class Key:
-    """A key from an environment variable; empty if the endpoint needs none."""
+    """An API key, read from an environment variable; ``value`` is empty if the variable is not set."""
 
     variable: str
     value: str = field(default="", repr=False)
@@ -87,7 +87,7 @@ def to_one_line(text: str) -> str:
 
 def read_reply(text: str) -> Row:
     """Return a row for a chat completion in JSON: its text (``said``), the reason why it ended (``finish``), the name
-    of the model in the reply (``served``), and token counts. Raises TemporaryFailure if it holds no message."""
+    of the model in the reply (``served``), and token counts. Raises TemporaryFailure if ``text`` is malformed."""
     try:
         tree = json.loads(text)
         content = tree["choices"][0]["message"].get("content")
@@ -282,8 +282,8 @@ class _RequestWorkers:
             raise TemporaryFailure(f"{error} {error.__cause__ or ''}", has_response=False) from None
 
     def _translate_status(self, error: Any) -> Exception:
-        """Return the exception for an HTTP error status: UsageError if all further requests would fail too. The body
-        of a 401 is not quoted, since it may contain the key."""
+        """Return the exception for an HTTP error status: UsageError if all further requests would fail too. The body of
+        a 401 response is not quoted, since it may contain the key."""
         status, key, inquiry = error.status_code, self.options.key, self.inquiry_run.inquiry
         inner = error.body.get("error", error.body) if isinstance(error.body, dict) else error.body
         message = inner.get("message", inner) if isinstance(inner, dict) else inner

@@ -33,8 +33,8 @@ ANSWER_ONLY_TEXT = "Reply with the answer alone: no other words, no spaces, no p
 
 @dataclass(frozen=True)
 class Inquiry(fields.Config):
-    """The endpoint, the model and the kind of problems. Sizes and numbers of problems are left out, so that a later
-    call can add more. ``problems``, ``bottom`` (unless ``top`` overrides it) and ``source`` are arguments of
+    """A language model, its endpoint, and the kind of problems to ask, without sizes and numbers of problems, so that a
+    later call can add more. ``problems``, ``bottom`` (unless ``top`` overrides it) and ``source`` are arguments of
     ``draw_fresh_problems``. Raises UsageError if ``endpoint`` is not a plain http(s) address, or ``model`` is blank."""
 
     endpoint: str
@@ -69,8 +69,8 @@ class Inquiry(fields.Config):
     def of(
         endpoint: str, model: str, task: Task, *, question: str | None = None, examples: int = 0, **other_fields: Any
     ) -> Inquiry:
-        """Build an inquiry whose instruction is ``question``, by default the task's own, and a request for the answer
-        alone. ``examples`` is the number of solved problems shown, of the shortest sizes."""
+        """Build an inquiry. Its instruction is ``question`` (by default the task's own), followed by a request for the
+        answer alone. ``examples`` is the number of solved problems, of the shortest sizes, before each prompt."""
         fields.validate(Annotated[int, Range(0, MAX_EXAMPLES)], examples, "--examples")
         shortest = [(size,) * len(task.axes) for size in task.list_smallest_sizes(examples)]
         # The examples use another random stream than the questions, but a short problem may be among both.
@@ -92,7 +92,7 @@ class Inquiry(fields.Config):
 
     @property
     def outline(self) -> InquiryOutline:
-        """The facts that reports show."""
+        """The facts about the inquiry that reports show."""
         task = self.task
         return InquiryOutline(self.id, self.model, task.name, tuple(task.axes), self.problems, self.seed)
 
@@ -105,7 +105,7 @@ class Inquiry(fields.Config):
         return turns[:-1]
 
     def get_sampling_parameters(self) -> dict[str, Any]:
-        """Return temperature and token limit by name, without those that are None and left to the endpoint."""
+        """Return temperature and token limit by name; those that are None are left to the endpoint."""
         options = {"temperature": self.temperature, "max_tokens": self.max_tokens}
         return {name: value for name, value in options.items() if value is not None}
 
@@ -137,9 +137,9 @@ def draw_items(inquiry: Inquiry, sizes: Iterable[AnySize], samples: int) -> list
 
 
 def judge_reply(task: Task, reply: str, right_answer: str) -> Row:
-    """Return a row: ``said``, the reply; ``correct``, whether it equals the right answer, apart from white space around
-    it; and ``answer``, the reply without that white space if it consists of the task's symbols only, else None (the
-    reply is chatter). A full stop or leading zeros make a reply wrong."""
+    """Return a row of three fields. ``said`` is the reply. ``correct`` is True if the reply, without white space around
+    it, is the right answer: a full stop or leading zeros make it wrong. ``answer`` is that text if it has only symbols
+    of the task, else None (the reply is chatter)."""
     text = reply.strip()
     separators = {" ", "/"} & set(right_answer)  # of words, and of the lines of a grid
     written = text == right_answer or (text != "" and set(text) <= set("".join(task.symbols)) | separators)
@@ -165,7 +165,7 @@ def is_leniently_right(task: Task, reply: str, right_answer: str) -> bool:
 
 
 def _normalize_number(answer: str) -> str:
-    """Return a number without a plus sign and leading zeros, and any other text unchanged."""
+    """Return a number without plus sign or leading zeros, and any other text unchanged."""
     number = re.fullmatch(r"([+-]?)0*(\d+)", answer)
     return f"{number[1].strip('+')}{number[2]}" if number else answer
 
@@ -215,9 +215,9 @@ class InquiryRun(InquiryFolder):
         path = folder or get_runs_folder() / inquiry.name
         if (path / "asked.json").exists():
             if InquiryRun.open(path).inquiry != inquiry:
-                raise UsageError(f"{path}: belongs to an inquiry with other settings; choose another folder")
+                raise UsageError(f"{path} belongs to an inquiry with other settings; choose another folder")
         elif path.is_dir() and any(not file.name.startswith(".") for file in path.iterdir()):
-            raise UsageError(f"{path}: holds other files; choose another folder")
+            raise UsageError(f"{path} holds other files, not an inquiry; choose another folder")
         return InquiryRun(path, inquiry)
 
     @staticmethod
@@ -246,7 +246,7 @@ class InquiryRun(InquiryFolder):
 
     @cached_property
     def outline(self) -> InquiryOutline:
-        """The facts that reports show."""
+        """The facts about the inquiry that reports show."""
         return self.inquiry.outline
 
     def replies(self) -> dict[str, Row]:

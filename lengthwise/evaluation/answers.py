@@ -1,4 +1,4 @@
-"""A model's answers to problems, by one or several stopping rules, and by decoding."""
+"""A model's answers to problems, chosen by stopping rules, or decoded symbol by symbol."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class Predictions:
 
 def predict(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Predictions:
     """Return the model's answer to each row. If the layout's inputs contain the right answer, each symbol is predicted
-    from the right symbols before it; such an answer is right if and only if greedy decoding gives the right answer."""
+    from the right symbols before it. Such an answer is right if and only if greedy decoding gives the right answer."""
     return predict_by_rules(model, recipe, batch, [stopping])[0]
 
 
 @torch.no_grad()
 def predict_by_rules(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping]) -> list[Predictions]:
-    """Return the model's answers by each stopping rule. The model runs once for all rules, up to their largest limit,
-    and once more for each restart."""
+    """Return, for each stopping rule, the model's answers. The model runs once for all rules, up to their largest
+    limit, and once more for each restart."""
     model.eval()
     models = [select_initial_state(model, number) for number in range(max(rule.starts for rule in rules))]
     inner_rules = [rule.rule if isinstance(rule, Restarts) else rule for rule in rules]
@@ -89,7 +89,7 @@ def _predict_with_restarts(
 def _predict_from_one_start(
     model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping], with_movement: bool
 ) -> list[Predictions]:
-    """Return the model's answers by each rule, from one initial state, with residuals if ``with_movement``."""
+    """Return, for each rule, the model's answers from one initial state, with residuals if ``with_movement``."""
     planned = recipe.loops.planned(batch.rounds)
     limits, end_id = [compute_loop_limits(rule, planned) for rule in rules], recipe.layout.end_id(recipe.task)
     if len(rules) == 1 and not rules[0].reads_output and not with_movement:
@@ -133,7 +133,7 @@ class _RuleProgress:
         self.residual = torch.zeros_like(self.confidence) if movement else None
 
     def choose_answers(self, trace: Trace, loop: int) -> None:
-        """Choose answers of the rows that stop after ``loop``, the last loop of ``trace``, by the rule or at their
+        """Choose the answers of rows that stop after ``loop``, the last loop of ``trace``, because of the rule or their
         limit."""
         if self.rule.may_stop_early:
             with wrap_user_errors(self.rule):
@@ -243,7 +243,7 @@ def _find_likeliest_symbols(logits: Float[Tensor, "n v"]) -> Float[Tensor, "2 n"
 def _read_slots(
     likeliest_symbols: Float[Tensor, "2 n"], answer_slots: Bool[Tensor, "r t"], end_id: int | None
 ) -> tuple[Int[Tensor, "r a"], Int[Tensor, " r"], Float[Tensor, " r"]]:
-    """Return each row's predicted symbols, its answer's length, end symbol included, and the confidence: the answer's
+    """Return each row's predicted symbols, its answer's length (end symbol included) and its confidence: the answer's
     mean log probability. ``likeliest_symbols`` is the result of ``_find_likeliest_symbols`` for all answer slots, row
     by row."""
     filled = mask_filled_slots(answer_slots)
@@ -263,8 +263,8 @@ def gather_slots(values: Shaped[Tensor, "b t"], answer_slots: Bool[Tensor, "b t"
 
 
 def answer_to_text(recipe: Recipe, symbols: Int[Tensor, " a"]) -> str:
-    """Return the answer in ``symbols``, those of a row's slots, as text: in the task's notation or, if the answer has
-    symbols that the task lacks, symbol by symbol."""
+    """Return the answer in ``symbols``, the symbols of a row's slots, as text: in the task's notation or, if the answer
+    has symbols that the task lacks, symbol by symbol."""
     answer = recipe.layout.answer(symbols, recipe.task)
     if len(answer) and int(answer.max()) < len(recipe.task.symbols):
         return recipe.task.format(answer)
@@ -286,7 +286,7 @@ def mask_filled_slots(answer_slots: Bool[Tensor, "b t"]) -> Bool[Tensor, "b a"]:
 
 
 def select_initial_state(model: Model, start: int) -> Model:
-    """Return the model with initial state number ``start``: 0 is the model's own, others are random (see
+    """Return the model with initial state number ``start``: 0 is its own, other numbers mean random states (see
     ``RandomStart``). Raises UsageError if the model's initial state is never random, not even in training."""
     return RandomStart(model, start) if start else model
 

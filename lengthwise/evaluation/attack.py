@@ -107,7 +107,7 @@ def attack(
     if rule.together > 1:
         raise UsageError(f"an attack tries single problems, but {rule.name} needs a batch: choose per=example")
     if seconds <= 0 or (tries is not None and tries < 1):
-        raise UsageError("attack: set seconds above 0, and tries to 1 or more")
+        raise UsageError("attack: seconds must be above 0, and tries 1 or more")
     chosen = _choose_sizes(recipe, sizes)
     largest = max(chosen, key=sum)
     demand, label = estimate_evaluation(recipe, [largest], 1, [rule]), f"one problem of size {format_size(largest)}"
@@ -293,12 +293,12 @@ def measure_anatomy(
     kind: Kind = "uniform",
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Analyse the wrong answers to the problems of one size that ``evaluate`` uses, and return a row. ``ends`` counts
-    wrong answers by their length: ``early`` (too short), ``late`` (too long, or without an end) or ``right`` (only
-    symbols are wrong). ``first_wrong`` counts wrong answers by the position of the first wrong symbol, from 1. ``by``
-    divides the problems into groups of about equal size by each difficulty feature of the task: a group has the lowest
-    and highest value of the feature, the number of problems, and the fraction answered correctly. Raises UsageError if
-    the size, the kind of problems or the stopping rule does not fit the recipe."""
+    """Analyse the wrong answers to ``evaluate``'s problems of one size, and return a row. ``ends`` counts wrong answers
+    by their length: ``early`` (too short), ``late`` (too long, or without an end) or ``right`` (only symbols are
+    wrong). ``first_wrong`` counts wrong answers by the position of the first wrong symbol, from 1. ``by`` has, for each
+    difficulty feature of the task, about equally large groups of problems: each has the feature's lowest and highest
+    value, the number of problems, and the fraction answered correctly. Raises UsageError if the size, the kind of
+    problems or the stopping rule does not fit the recipe."""
     recipe = weights.recipe
     (rule,) = resolve_rules(weights, samples, stopping)
     sizes, end = recipe.sizes(size), recipe.layout.end_id(recipe.task)
@@ -337,8 +337,8 @@ def measure_anatomy(
 
 
 def _group_values(values: Int[Tensor, " n"], is_right: Bool[Tensor, " n"]) -> list[dict[str, Any]]:
-    """Divide problems by a feature's values into groups of about equal size, and return the fraction correct of each
-    group. Problems with equal values share a group."""
+    """Divide problems by a feature's values into about equally large groups. Return each group's lowest and highest
+    value, number of problems, and fraction correct. Problems with equal values share a group."""
     distinct, counts = values.unique(return_counts=True)
     # A value belongs to the group of its middle problem, in sorted order.
     middle = counts.cumsum(0) - counts / 2

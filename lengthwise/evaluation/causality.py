@@ -44,10 +44,10 @@ MAX_ROUNDING_ERRORS = 8  # allowed error of a logit in coarser types, in relativ
 
 @torch.no_grad()
 def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> None:
-    """Raise UsageError if a model lacks symbols, is not deterministic in evaluation, gives NaN, reads padding, other
-    rows or (in a causal layout) later positions, or has too few positions for one of ``sizes``; or if a layout shows
-    the answer. The model is run on short rows, and on rows up to the largest of ``sizes`` (by default, of the training
-    sizes). For the package's own models, only the number of positions is checked."""
+    """Raise UsageError if a model lacks symbols or has too few positions for one of ``sizes``, is not deterministic in
+    evaluation, returns NaN, or reads padding, other rows or (in a causal layout) later positions. A layout that shows
+    the answer is refused too. The model is run on short rows, and on rows up to the largest of ``sizes`` (by default,
+    of the training sizes). For the package's own models, only the number of positions is checked."""
     if is_foreign(type(recipe.layout)) and not recipe.layout.decodes:
         _check_layout(recipe)
     with preserve_modes(model), guard_foreign_code(recipe):
@@ -69,7 +69,7 @@ def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> 
         model, tolerance = _copy_in_double_precision(model, short.inputs)
         if weight_names != [name for name, _ in model.named_parameters()]:
             raise UsageError(
-                f"{name} builds weights in its first call, which would be neither trained nor stored: build them in "
+                f"{name} builds weights in its first call; these are neither trained nor stored: build them in "
                 "__init__, or call the model on some tokens first"
             )
         # A mistake at the border of two chunks, or only in wide batches, shows only in long rows.
@@ -82,7 +82,7 @@ def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> 
                 raise UsageError(f"{name} returns probabilities; return logits (before the softmax)")
             if real_logits.isnan().any() and all(weight.isfinite().all() for weight in model.parameters()):
                 raise UsageError(  # its answers would be scored as wrong
-                    f"{name} gives logits that are NaN in a batch with rows of {batch.inputs.tokens.shape[1]} "
+                    f"{name} returns logits that are NaN for a batch with rows of {batch.inputs.tokens.shape[1]} "
                     "positions: look for a division by 0, or for a softmax over a row that is hidden entirely"
                 )
             if _logits_differ(logits, _compute_logits(model, batch.inputs), batch.inputs.padding_mask, tolerance):
@@ -136,10 +136,10 @@ Tolerance = tuple[float, float]  # (r, s): changes of a logit up to r · (s + th
 
 
 def _copy_in_double_precision(model: Model, inputs: Inputs) -> tuple[Model, Tolerance]:
-    """Return a copy of the model with weights in 64 bits, and the tolerance for changes of its logits: small weight
-    types would round relevant changes away. If the copy does not run on ``inputs``, weights in 16 bits become 32 bits,
-    and other models are returned as they are. The tolerance is larger unless weights have 64 bits and all operations
-    have 32 or more: operations under ``torch.autocast`` have 16."""
+    """Return a copy of the model with 64-bit weights (in lower precision, rounding would hide relevant changes) and the
+    tolerance for changes of its logits. If the model is too large, or the copy fails on ``inputs``, 16-bit weights
+    become 32 bits wide, and wider ones are kept. The tolerance is larger if weights have fewer than 64 bits, or
+    operations fewer than 32, as under ``torch.autocast``."""
 
     def cast(value: Tensor, dtype: torch.dtype) -> Tensor:
         if value.is_complex():
@@ -182,8 +182,8 @@ class _CoarsestType(TorchDispatchMode):
 
 
 def _compute_logits(model: Model, inputs: Inputs) -> Float[Tensor, "b t v"]:
-    """Return the logits of all positions. Raises TooFewPositions if the model raises an IndexError: it has too few
-    positions or symbols."""
+    """Return the logits of all positions. Raises TooFewPositions if the model raises an IndexError, as one with too few
+    positions or symbols does."""
     loops = torch.full((len(inputs),), LOOPS if not isinstance(model, SinglePass) else 1)
     try:
         logits = Plain(model).last(inputs, loops, torch.ones_like(inputs.padding_mask))
@@ -275,7 +275,7 @@ def _check_causality(
 
 
 def _check_padding(model: Model, inputs: Inputs, logits: Float[Tensor, "b t v"], tolerance: Tolerance) -> None:
-    """Raise UsageError unless each row alone gets the logits that it has in the batch, ``logits``."""
+    """Raise UsageError unless each row, run alone, gets the same logits as in the batch (``logits``)."""
     for row in range(len(inputs)):
         alone = inputs.take(slice(row, row + 1)).cut_padding()
         width = alone.tokens.shape[1]

@@ -31,11 +31,11 @@ SMALLEST_MOVEMENT = 1e-4  # smaller movements are recorded as this
 
 
 def measure_depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: int = 0) -> dict[str, Any]:
-    """Measure the answers to new problems of one size after each loop, and return a row: ``exact`` is the fraction
-    correct, ``confidence`` the mean log probability, per loop. ``chosen`` describes the loops that rules choose: the
-    oracle, ``MaxConfidence`` for all problems as one batch (512 as published) and per problem, and the recipe's ``own``
-    rule, if it differs from these. Raises UsageError for a layout that decodes, or if problems take different numbers
-    of loops."""
+    """Measure the answers to new problems of one size after each loop, and return a row: per loop, ``exact`` is the
+    fraction correct and ``confidence`` the mean log probability. ``chosen`` describes the loops that rules choose: the
+    oracle, ``MaxConfidence`` for all problems as one batch (512 problems, as published) and per problem, and the
+    recipe's ``own`` rule, if it differs from these. Raises UsageError for a layout that decodes, or if problems take
+    different numbers of loops."""
     recipe = weights.recipe
     if recipe.layout.decodes:
         raise UsageError(f"{weights.name}: its inputs hold the right answer; to measure confidence, use another layout")
@@ -82,9 +82,9 @@ def measure_depths(
     progress: Progress | None = None,
     device: str | torch.device = "cpu",
 ) -> list[dict[str, Any]]:
-    """Return the row of ``measure_depth`` for each size. Rows of ``samples`` problems are read from the run's folder;
-    other sizes are measured and, for a trained run, their rows are stored there. If the user's own code has changed
-    since training, all sizes are measured and no row is stored."""
+    """Return the row of ``measure_depth`` for each size. Stored rows that count ``samples`` problems are read from the
+    run's folder. All other sizes are measured and, for a trained run, their rows are stored there. If the user's own
+    code has changed since training, all sizes are measured and no row is stored."""
     changed = bool(run.list_changed_classes())
     rows = [] if changed else run.rows("depth")
     rows_by_size = {tuple(row["sizes"]): row for row in rows if row["count"] == samples}
@@ -100,11 +100,11 @@ def measure_depths(
 
 @torch.no_grad()
 def measure_fate(weights: Weights, size: AnySize | None, *, extra_loops: int, samples: int, seed: int) -> Fate:
-    """Return the ``Fate`` of one set of weights: how answers and states change up to ``extra_loops`` after T(n). The
+    """Return the ``Fate`` of one set of weights: how answers and states change over T(n) + ``extra_loops`` loops. The
     model runs twice, to compare each state with the final state."""
     model, recipe = weights.model.eval(), weights.recipe
     if int(recipe.loops.planned(torch.tensor([9]))) < 2:
-        raise UsageError(f"{weights.name}: it runs a single loop; `depth` needs looped weights")
+        raise UsageError(f"{weights.name}: the model runs a single loop; `depth` needs looped weights")
     if recipe.layout.decodes:
         raise UsageError(
             f"{weights.name}: its inputs hold the right answer, which loops do not change; use another layout"
@@ -161,7 +161,7 @@ def measure_fate(weights: Weights, size: AnySize | None, *, extra_loops: int, sa
 
 
 def _round_finite(values: list[float]) -> list[float | None]:
-    """Round values to four digits; values that are not finite become None."""
+    """Round values to four significant digits; values that are not finite become None."""
     return [float(f"{value:.4g}") if math.isfinite(value) else None for value in values]
 
 
@@ -176,14 +176,14 @@ def find_recording_obstacle(recipe: Recipe) -> str:
 def record_problem(weights: Weights, prompt: str, max_cells: int = MAX_CELLS) -> dict[str, Any] | None:
     """Record a model's answer to one problem after every loop. Each entry of ``loops`` has, per answer slot, the
     likeliest symbol's id (``said``) and probability in percent (``sure``), and the largest relative movement of a
-    position's state (``moved``; None in the first loop). ``stop`` is the loop at which the recipe's rule stops, or the
-    rule's limit if not ``stopped``; ``right`` is True if the answer after ``stop`` loops is right. Return None if the
-    recording needs more than MAX_LOOPS loops or ``max_cells`` slots × loops. Raises UsageError if the task cannot parse
-    the prompt, or if the right answer is unknown."""
+    position's state (``moved``; None in the first loop). ``stop`` is the loop at which the recipe's rule stops or, if
+    ``stopped`` is False, the rule's limit; ``right`` is True if the answer after ``stop`` loops is right. Return None
+    if the recording needs more than MAX_LOOPS loops or ``max_cells`` slots × loops. Raises UsageError if the task
+    cannot parse the prompt, or if the right answer is unknown."""
     model, recipe = weights.model.eval(), weights.recipe
     problems, is_known = parse_prompt(recipe.task, prompt)
     if not is_known:
-        raise UsageError(f"{recipe.task.name}: the answer to {prompt} is unknown; use a problem of the task's file")
+        raise UsageError(f"{recipe.task.name}: the answer to {prompt} is unknown; use a problem from the task's file")
     batch = recipe.layout.write(problems, recipe.task)
     rule = recipe.stopping.rule if isinstance(recipe.stopping, Restarts) else recipe.stopping
     predictions = predict(model, recipe, batch, rule)

@@ -1,5 +1,5 @@
-"""Scores of structured problems, family by family; the progress of evaluations, weighted by the cost of sizes; and
-final scores."""
+"""Scores of each family of structured problems, final scores on sealed problems, and the progress of evaluations,
+weighted by the cost of sizes."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def evaluate_families(
 
 
 def select_family_rules(rules: Sequence[Stopping]) -> Sequence[Stopping]:
-    """Return the rules that choose for each row alone, since a family has too few problems for batch-wise rules. If all
-    rules are batch-wise, return the first one."""
+    """Return the rules that choose loops for each row alone, since a family has too few problems for batch-wise rules.
+    If all rules are batch-wise, return the first one."""
     return [rule for rule in rules if rule.together == 1] or rules[:1]
 
 
@@ -96,9 +96,9 @@ def find_short_sizes(recipe: Recipe, samples: int = 100) -> list[int]:
 def _draw_family_problems(
     recipe: Recipe, size: tuple[int, ...], samples: int, names: Sequence[str], seed: int, are_requested: bool
 ) -> dict[str, Problems]:
-    """Return the problems of one size by family: ``{"every": …}`` if they are few, unless the families ``names``
-    ``are_requested`` by the user. A family without test problems raises NoProblemsLeft if requested; otherwise it is
-    left out."""
+    """Return the problems of one size by family. If the size has few problems and the user requested no families, the
+    only family is ``every``, with all problems. A family without test problems raises NoProblemsLeft if requested;
+    otherwise it is left out."""
     every = None if are_requested else enumerate_problems(recipe, size, samples)
     if every is not None:
         return {"every": every}
@@ -181,7 +181,7 @@ def show_size_progress(progress: Progress, recipe: Recipe, sizes: Sequence[AnySi
 
 
 def compute_weights_digest(tensors: dict[str, Tensor]) -> str:
-    """Return a hash of weights, ten hexadecimal digits."""
+    """Return a hash of weights in ten hexadecimal digits."""
     state = hashlib.blake2b(digest_size=5)
     for name in sorted(tensors):
         state.update(name.encode())
@@ -204,7 +204,7 @@ def measure_sealed(
     kinds: Sequence[str] = ("uniform",),
     device: str | torch.device = "cpu",
 ) -> list[dict[str, Any]]:
-    """Measure a run at new sizes, on ``samples`` problems of each kind and ``family_samples`` problems of each family.
+    """Measure a run at ``sizes``, on ``samples`` problems of each kind and ``family_samples`` problems of each family.
     The scores are stored in rows whose field ``sealed`` is a digest of the weights; return all such rows. Scores that
     are stored already are not measured again."""
     weights, recipe = run.weights(device), run.recipe

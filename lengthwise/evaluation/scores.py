@@ -103,7 +103,7 @@ def _evaluate_to_precision(
     watch: Watch | None,
     rows: bool,
 ) -> Iterator[Score]:
-    """Yield scores, each on as many problems as an interval of ± ``precision`` needs, at most ``samples``."""
+    """Yield scores on the number of problems that a 95 % interval within ± ``precision`` needs, up to ``samples``."""
     check_precision(precision)
     recipe, together = weights.recipe, math.lcm(*(rule.together for rule in rules))
     for size in sizes:
@@ -137,12 +137,12 @@ def _evaluate_to_precision(
 def check_precision(precision: float | None) -> None:
     """Raise UsageError unless ``precision``, half the width of an interval, is None or between 1e-6 and 0.5."""
     if precision is not None and not 1e-6 <= precision < 0.5:
-        raise UsageError(f"precision is half the width of an interval, between 1e-6 and 0.5, not {precision}")
+        raise UsageError(f"precision, half the width of an interval, must be between 1e-6 and 0.5, not {precision}")
 
 
 def find_smallest_sample_size(precision: float) -> int:
-    """Return the number of problems for an interval of ± ``precision`` if all answers are right, or all are wrong; any
-    other result needs more problems."""
+    """Return the number of problems that a 95 % interval within ± ``precision`` needs if all answers are right, or all
+    are wrong; any other result needs more problems."""
     return math.ceil(NORMAL_QUANTILE**2 * (0.5 / precision - 1))
 
 
@@ -208,7 +208,7 @@ def resolve_rules(
     weights: Weights, samples: int, stopping: Stopping | Sequence[Stopping] | None, sizes: Sequence[AnySize] = ()
 ) -> list[Stopping]:
     """Return the stopping rules, by default the recipe's rule. Raises UsageError if a rule does not fit the layout, if
-    ``samples`` is below 1, or if ``check_model`` refuses the model, e.g. for too few positions for ``sizes``."""
+    ``samples`` is below 1, or if ``check_model`` refuses the model, e.g. if it has too few positions."""
     rules = [stopping] if isinstance(stopping, Stopping) else list(stopping or [weights.recipe.stopping])
     for rule in rules:
         check_stopping(weights.recipe.layout, rule)
@@ -267,9 +267,9 @@ def compute_group_results(
 
 
 def compute_row_counts(recipe: Recipe, batch: Batch, predictions: Predictions) -> Int[Tensor, "b 8"]:
-    """Return eight numbers per row: whether the answer is right, whether all slots are right, the number of right
-    tokens, the number of tokens, the chosen loop, whether the row ended at its limit, the number of loops run, and
-    whether the final part is right (without ``final_after``, whether the answer is right). Flags are 0 or 1."""
+    """Return eight numbers per row. The first four: whether the answer is right, whether all slots are right, the
+    number of right tokens, and the number of tokens. The last four: the chosen loop, whether the row ended at its
+    limit, the number of loops run, and whether the final part (without ``final_after``, the answer) is right."""
     right_symbols, filled = gather_slots(batch.targets, batch.answer_slots), mask_filled_slots(batch.answer_slots)
     answer = mask_answers(right_symbols, batch.answer_slots, recipe.layout.end_id(recipe.task))
     same = (predictions.symbols == right_symbols) & filled
@@ -315,15 +315,15 @@ def mask_right_rows(recipe: Recipe, batch: Batch, predictions: Predictions) -> B
 def split_batches(
     recipe: Recipe, problems: Problems, positions: int = MAX_POSITIONS, batch_rows: int = 1
 ) -> Iterator[tuple[slice, Batch]]:
-    """Yield slices of ``problems``, each with its batch: of at most about ``positions`` positions or, if ``batch_rows``
-    is above 1, of this number of rows."""
+    """Yield slices of ``problems``, each with its batch, which has at most about ``positions`` positions or, if
+    ``batch_rows`` is above 1, ``batch_rows`` rows."""
     width = _estimate_row_width(recipe, problems)
     for part in _split_rows(len(problems), width, batch_rows * width if batch_rows > 1 else positions):
         yield part, recipe.layout.write(problems.take(part), recipe.task)
 
 
 def get_positions_per_pass(model: Model) -> int:
-    """Return the number of positions per forward pass on the model's device."""
+    """Return the largest number of positions per forward pass on the model's device."""
     return MAX_POSITIONS if get_device(model).type == "cpu" else GPU_POSITIONS_FACTOR * MAX_POSITIONS
 
 
@@ -333,7 +333,7 @@ def _estimate_row_width(recipe: Recipe, problems: Problems) -> int:
 
 
 def _split_rows(count: int, width: int, positions: int = MAX_POSITIONS) -> list[slice]:
-    """Split ``count`` rows of this width into slices of at most ``positions`` positions, but of one row or more."""
+    """Split ``count`` rows of this width into slices of at most ``positions`` positions, each with one row or more."""
     rows = max(1, positions // width)
     return [slice(start, start + rows) for start in range(0, count, rows)]
 
@@ -356,8 +356,8 @@ def trace_answers(
 
 @torch.no_grad()
 def perplexity(model: Model, batch: Batch, loops: Int[Tensor, " b"], end_id: int | None) -> Float[Tensor, " b"]:
-    """Return the perplexity exp(−mean log p) of each row's right answer, end symbol included, after ``loops`` loops, on
-    the CPU. If the answer is an input, each symbol is predicted from the right symbols before it."""
+    """Return, on the CPU, the perplexity exp(−mean log p) of each row's right answer, end symbol included, after
+    ``loops`` loops. If the answer is an input, each symbol is predicted from the right symbols before it."""
     counted = batch.loss_mask & mask_through_end(batch.targets.where(batch.loss_mask, -1), end_id)
     log_probabilities = _log_probs(model, batch, loops, counted)
     means = torch.stack([row.mean() for row in log_probabilities.split(counted.sum(1).tolist())])

@@ -102,7 +102,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def endpoint(monkeypatch, tmp_path):
-    """Return a function that starts an endpoint with a script; loading TLS certificates, which is slow, is avoided."""
+    """Return a function that starts an endpoint with a script, without loading TLS certificates, which is slow."""
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
     started = []
@@ -372,7 +372,7 @@ def reply_after_the_timeout(handler):
 
 
 def reply_byte_by_byte(handler):
-    """Send one byte at a time, each soon after the one before, until after the timeout."""
+    """Send single bytes in quick succession until the timeout has passed."""
     end = b'{"choices": [{"message": {"content": "late"}}]}'
     handler.send_response(200)
     handler.send_header("Content-Length", str(40 + len(end)))
@@ -601,7 +601,7 @@ def test_a_folder_holds_one_inquiry(endpoint, tmp_path):
 
 
 def test_a_call_does_not_remove_a_new_inquiry_that_another_call_has_locked(endpoint, runs, monkeypatch):
-    """The other call has created the folder, but has no reply yet."""
+    """One call has created the inquiry's folder, but has no reply yet; a second call cannot lock it."""
 
     def refuse_lock(*_, **_options):
         raise UsageError("process 1 works on this inquiry")

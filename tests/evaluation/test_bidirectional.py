@@ -66,7 +66,7 @@ def test_a_bidirectional_model_learns_to_copy_short_rows(runs):
 
 
 def test_a_module_that_copies_the_answer_is_refused_or_has_nothing_to_copy(runs):
-    """Next-token rows hold the answer, so looking ahead is refused; the message names a layout without it."""
+    """Next-token rows hold the answer, so looking ahead is refused; the message suggests a layout whose rows do not."""
     task = lw.Addition()
     module = NextInputPredictor(len(BIDIRECTIONAL.vocabs(task)[0]))
     with pytest.raises(lw.UsageError, match=r"layout=FullOutput\(causal=false\)"):

@@ -22,7 +22,7 @@ from lengthwise.training.loop import train
 
 
 class Encoder(nn.Module):
-    """Attention over the positions in ``visible``; subclasses choose the mask."""
+    """Attention over the positions in ``visible``, a mask that subclasses choose."""
 
     def __init__(self, reads, writes):
         super().__init__()
@@ -253,7 +253,7 @@ def test_a_size_beyond_the_table_of_positions_is_refused_before_training(stack, 
 
 
 class SlicedPositions(CausalEncoder):
-    """A model that adds a slice of a learned position table, which fails on longer rows."""
+    """A model that adds a slice of a learned position table, and fails on rows that are longer than this table."""
 
     def __init__(self, reads, writes, positions):
         super().__init__(reads, writes)
@@ -277,7 +277,7 @@ def test_a_replaced_block_is_checked_too():
 
 
 class LooksAheadInAnswer(CausalEncoder):
-    """A model that sees one token ahead from the = (symbol 11) on, and none before."""
+    """A model that sees one token ahead from the = (symbol 11) on, and no token ahead before it."""
 
     def forward(self, tokens):
         answering = (tokens == 11).cummax(1).values
@@ -321,7 +321,7 @@ class FaultyFromPosition(CausalEncoder):
         ("later", "FaultyFromPosition looks ahead"),
         ("chunks", "FaultyFromPosition looks ahead"),
         ("width", "FaultyFromPosition reads padding, or other rows"),
-        ("nan", r"FaultyFromPosition gives logits that are NaN in a batch with rows of \d+ positions"),
+        ("nan", r"FaultyFromPosition returns logits that are NaN for a batch with rows of \d+ positions"),
     ],
 )
 def test_faults_in_long_rows_are_found_when_those_are_trained_or_measured(fault, message):

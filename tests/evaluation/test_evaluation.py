@@ -1,4 +1,4 @@
-"""Evaluation: scores equal a plain count of rows, one at a time."""
+"""Scores equal a plain count over rows that are answered one at a time."""
 
 from dataclasses import dataclass, replace
 
@@ -140,7 +140,7 @@ def test_dropout_is_off_and_gradients_are_not_kept():
 
 
 def test_half_trained_models_are_sometimes_right():
-    """The half-trained models have some answers right and some wrong, so the counts above can differ."""
+    """Half-trained models have some answers right and some wrong, so the tests above would notice wrong counts."""
     for recipe in RECIPES:
         (score,) = evaluate(train_briefly(recipe), [2], samples=200)
         assert 0 < score.exact < score.token_accuracy < 1
@@ -172,7 +172,7 @@ RESULTS_BY_ANSWER |= {"460$": (0, 0), "4600": (0, 0), "64$$": (0, 0), "46=$": (0
 @pytest.mark.parametrize("predicted", RESULTS_BY_ANSWER)
 @pytest.mark.parametrize("layout", [lw.FullOutput(), lw.FullOutput(whole_tail=True), lw.NextToken()], ids=repr)
 def test_an_answer_that_ends_early_or_late_is_wrong(predicted, layout, monkeypatch):
-    """A wrong tail lowers only the accuracy of the whole row."""
+    """Wrong symbols after the answer's end lower only the accuracy of the whole row."""
     recipe = replace(PARITY, task=lw.Addition(), layout=layout, loops=lw.Constant())
     problems = recipe.task.parse("12+34")
     use_problems(monkeypatch, problems)
@@ -216,7 +216,7 @@ def test_batch_wise_rules_get_equal_batches_alone_and_with_other_rules(precision
 
 @pytest.mark.parametrize("recipe", [PARITY, COPY, PAIRS], ids=format_test_id)
 def test_rules_measured_together_score_as_each_does_alone(recipe, monkeypatch):
-    """A rule gets the same loops with other rules as alone, although the model runs more loops for the others."""
+    """A rule chooses the same loops with other rules as alone, although the model runs more loops for these."""
     weights = train_briefly(recipe)
     for tokens in (evaluation.MAX_POSITIONS, 50):
         monkeypatch.setattr(evaluation, "MAX_POSITIONS", tokens)
@@ -492,7 +492,7 @@ def test_precision_decides_how_many_problems_are_measured():
     assert hard.count == other.count > easy.count  # all rules see the same problems
     assert evaluation.find_sample_size(256, 512, 0.1, batch_rows=512) == 1024  # one choice for a batch is one trial
     for wrong in (0, 0.5, -1, 1e-200):
-        with pytest.raises(UsageError, match=r"precision is half the width of an interval, between 1e-6 and 0\.5"):
+        with pytest.raises(UsageError, match=r"half the width of an interval, must be between 1e-6 and 0\.5"):
             list(evaluate(weights, [3], precision=wrong))
 
 

@@ -223,7 +223,7 @@ def test_mutations_stay_within_the_largest_size_on_each_axis():
 
 
 def test_an_attack_ends_near_its_limit_however_slow_the_model(monkeypatch):
-    """An attack ends near its time limit; here, a first round of 48 problems takes 50 ms each."""
+    """An attack ends near its time limit; here, a first round of 48 problems takes 50 ms per problem."""
 
     def predict_slowly(model, recipe, batch, rules):
         time.sleep(0.05 * len(batch))
@@ -299,7 +299,7 @@ def test_a_family_measured_by_name_does_not_stand_for_all_families():
 
 
 def test_the_longest_solved_length_ends_before_a_failure():
-    """The longest solved length ends before a failure, also if families were measured at other lengths."""
+    """The longest solved length is below the first failed one, even if families were not measured at the latter."""
     run = build_run(recipe(), (8, 1.0, MANY), (16, 0.3, MANY), (24, 1.0, MANY))
     add_family(run, "runs", (8, 1.0), (24, 1.0))
     (card,) = build_score_card([run])
@@ -389,7 +389,8 @@ def test_sealed_problems_are_measured_once_and_belong_to_their_weights():
 
 
 def test_rules_give_the_same_sealed_scores_together_and_alone(monkeypatch):
-    """Sealed scores do not depend on which rules are measured together; one model run measures all missing rules."""
+    """Sealed scores do not depend on which rules are measured together; one run of the model measures all missing
+    rules."""
     rules, asked, found, calls = [lw.Oracle(), lw.MaxConfidence(extra=3)], {"samples": 20, "family_samples": 2}, [], []
     monkeypatch.setattr(families, "evaluate", lambda *given, **how: calls.append(how) or evaluate(*given, **how))
     for groups in ([rules], [rules[:1], rules], [[rule] for rule in rules]):

@@ -1,4 +1,4 @@
-"""`depth`: measurements of looped models beyond T(n) loops equal loops run one by one; verdicts and figures."""
+"""Scores of `depth` after each loop equal those of `evaluate`; verdicts and figures follow from its measurements."""
 
 import csv
 import math

@@ -1,4 +1,4 @@
-"""95 % intervals cover the true value about as often as they claim: over batches, and for paired differences."""
+"""95 % intervals over batches, and for paired differences, cover the true value about as often as they claim."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_every_accepted_layout_answers(task, layout):
 
 
 def test_perplexity_is_that_of_the_right_answer_not_of_the_decoded_one():
-    """Perplexity is exp(−mean log p) of the right symbols and end, each given the right symbols before it."""
+    """Perplexity is exp(−mean log p) over the right symbols and the end symbol, each given the right ones before it."""
     made = build_weights("task=Addition(order=least)", "NextToken")
     recipe = made.recipe
     problems = Problems.join([recipe.task.parse(text) for text in ("12+9", "7+1", "99+99")])
@@ -91,7 +91,7 @@ ALL_POSITIONS = {format_part(position): position for position in list_parts("pos
 @pytest.mark.usefixtures("fast_runners")
 @pytest.mark.parametrize("name", [*CACHED_POSITIONS, *ALL_POSITIONS])
 def test_decoding_with_a_cache_equals_decoding_without(name):
-    """Decoding with a cache and without gives equal answers on causal rows, for every positional encoding."""
+    """Decoding with and without a cache gives equal answers on causal rows, for every positional encoding."""
     predicted = set()
     for seed in range(3 if name in CACHED_POSITIONS else 1):
         changes = ["model.positions=(NoPE,)", *CACHED_POSITIONS.get(name, [])]
