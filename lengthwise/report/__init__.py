@@ -3,8 +3,8 @@
     curves(runs) → Curve     one per recipe, set of problems and stopping rule, with all its seeds
     Curve.points → Point     one per size: the mean over seeds, with a band
 
-``tables`` formats curves for the terminal, ``csv_files`` writes CSV, ``terminal`` plots with characters, the modules
-named ``…_figure`` plot with matplotlib in one ``style``; ``publish`` writes all of these into a folder.
+``tables`` formats curves for the terminal, ``terminal`` plots with characters, and the modules named ``…_figure`` plot
+with matplotlib in one ``style``. ``publish`` writes rows and figures into a folder.
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ def build_all_curves(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolde
 
 
 def build_language_model_curves(folders: Iterable[InquiryFolder]) -> list[Curve]:
-    """Return a curve per folder that has scores, labelled by the language model's name. Folders of one model and set of
-    problems are labelled by their own names."""
+    """Return a curve per folder that has scores, labelled by the language model's name. Folders that share a model and
+    a set of problems are labelled by their folder names instead."""
     folders = list(folders)
     shared = Counter((folder.outline.model, folder.outline.problems) for folder in folders)
     drawn = []
@@ -179,9 +179,9 @@ def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
         outline = run.outline
         first = seeds.setdefault(outline.seedless_id, {}).setdefault((outline.seed, outline.data_seed), run)
         if first.folder.resolve() != run.folder.resolve():
-            raise UsageError(f"{run.folder}: {first.folder} is the same run, with the same seed: name only one")
+            raise UsageError(f"{run.folder}: {first.folder} is the same run, with the same seed; list only one")
     if not seeds:
-        raise UsageError("there is nothing to report: name at least one run")
+        raise UsageError("there is nothing to report: list at least one run")
     groups = [[*runs_by_seed.values()] for runs_by_seed in seeds.values()]
     firsts = [group[0].outline for group in groups]
     shared = Counter(first.name for first in firsts)
@@ -200,7 +200,7 @@ def drop_repeated_folders(folders: Iterable[AnyFolder]) -> list[AnyFolder]:
 
 
 def describe_misfit(exact_at_training_length: float | None, size: int | str) -> str:
-    """Return a warning if exact match at the training length is below .99; empty if not, or if it was not measured."""
+    """Return a warning if exact match at the training length was measured and is below .99, else an empty string."""
     # Rounded, because the mean of .98, .99 and 1 may be one bit less than .99.
     if exact_at_training_length is None or round(exact_at_training_length, 9) >= SOLVED:
         return ""

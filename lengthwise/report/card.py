@@ -83,7 +83,7 @@ def build_score_card(runs: Sequence[RunFolder], operations_per_step: Mapping[str
 
 
 def _find_longest_solved_size(scores: Sequence[Row], tops: Sizes, *, families: bool) -> Sizes | None:
-    """Return the longest size that is solved on uniform problems and, with ``families``, on all families, or None."""
+    """Return the longest size solved on uniform problems and, with ``families``, on all families; None if none is."""
     lowest = {tuple(row["sizes"]): row for row in select_worst_families(scores)} if families else {}
     longest = None
     uniform = [row for row in scores if row["problems"] == "uniform"]
@@ -100,7 +100,7 @@ def _find_longest_solved_size(scores: Sequence[Row], tops: Sizes, *, families: b
 
 
 def build_card_table(rows: Sequence[Row]) -> Table:
-    """Return the score card as a terminal table, of one or more rows."""
+    """Return the score card's ``rows``, of which there must be one or more, as a terminal table."""
     caption = (
         f"longest: the largest size solved, per seed: {SOLVED} or more at the lower end of the 95 % interval (from "
         f"{MIN_PROBLEMS} problems on) and on every family; seeds beyond: those that solve a size longer than in "
@@ -196,7 +196,7 @@ def build_model_card(run: RunFolder, repository: str, *, license_: str, example:
 
 
 def _write_score_lines(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
-    """Yield lines of Markdown: a table of exact match on uniform problems and the worst family by size, and notes."""
+    """Yield lines of Markdown: a table of exact match by size (uniform problems and worst family), and notes."""
     uniform = select_uniform_rows(rows)
     structured = group_family_rows(rows)
     lowest = {tuple(row["sizes"]): row for row in select_worst_families(rows)}

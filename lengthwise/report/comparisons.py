@@ -109,10 +109,10 @@ class Scores(PrintedTable, list[Score]):
 
 
 class Comparison(PrintedTable):
-    """Two or more ``Scores`` side by side, at the sizes and on the sets of problems that all were measured on. If a
-    recipe was measured by several stopping rules, only its own rule is compared. ``difference`` is the exact match of
-    the last scores minus that of the first, with Newcombe's 95 % interval (see ``newcombe_interval``), which covers the
-    sampling of problems, but not the spread between training seeds. Raises UsageError for scores of different tasks."""
+    """Two or more ``Scores`` side by side, for each size and set of problems that all of them share. If a recipe was
+    measured by several stopping rules, only its own rule is compared. ``difference`` is the exact match of the last
+    scores minus that of the first, with Newcombe's 95 % interval (see ``newcombe_interval``). This covers the sampling
+    of problems, but not the spread between training seeds. Raises UsageError for scores of different tasks."""
 
     title_above = False
 
@@ -127,7 +127,7 @@ class Comparison(PrintedTable):
             kept = [score for score in one if score.stopping == own]
             self.scores.append(Scores(kept, one.outline) if len(one.rules) > 1 else one)
         if len(tasks := dict.fromkeys(one.outline.task for one in scores)) > 1:
-            raise UsageError(f"compare: {' and '.join(tasks)} are different tasks")
+            raise UsageError(f"compare: {' and '.join(tasks)} are different tasks; compare scores of one task")
         # Names are the recipes' names; if these repeat, seed, stopping rule, id or position are added.
         forms = "{name}", "{name} {seed}", "{name} {rule}", "{name} {seed} {rule}", "{name}-{id}"
         for form in (*forms, "{name} {seed} ({number})"):
@@ -141,7 +141,7 @@ class Comparison(PrintedTable):
         self.keys = [key for key in reversed(self._found[0]) if all(key in other for other in self._found)]
         if not self.keys:
             measured = "; ".join(", ".join(format_size(one.sizes) for one in part[:5]) for part in self.scores)
-            raise UsageError(f"compare: no problem set was measured at the same size in all scores: {measured}")
+            raise UsageError(f"compare: no problem set was measured at the same size in all scores (sizes {measured})")
 
     def rows(self) -> list[Row]:
         """Return a row per size and set of problems: exact match in each of the scores, and the difference with its
@@ -241,13 +241,13 @@ def _draw_scores(scores: Sequence[Scores], names: Sequence[str], title: str | No
 
 
 def save_figure(draw: Callable[[], Figure], path: str | Path) -> Path:
-    """Save the figure that ``draw`` returns; return its path. Raises UsageError first if the extension is unknown."""
+    """Save the figure that ``draw`` returns; return its path. Raises UsageError if the extension is unknown."""
     from lengthwise.report.style import KNOWN_FORMATS, save  # late: matplotlib is slow to import
 
     target = to_path(path)
     file_format = target.suffix.lstrip(".").lower()
     if file_format not in KNOWN_FORMATS:
-        raise UsageError(f"{target}: a figure's file ends in .{', .'.join(KNOWN_FORMATS)}")
+        raise UsageError(f"{target}: a figure's name must end in one of .{', .'.join(KNOWN_FORMATS)}")
     save(draw(), target.with_suffix(""), [file_format])
     return target
 
@@ -263,7 +263,7 @@ def to_data_frame(rows: Sequence[Row]) -> Any:
 @dataclass(frozen=True)
 class Difference:
     """The difference of two recipes' mean exact match at one size, and Welch's 95 % interval over seeds. Without an
-    interval, ``note`` says why: a recipe has only one seed, or all seeds of each recipe score the same."""
+    interval, ``note`` states the reason: a recipe has only one seed, or all seeds of each recipe score the same."""
 
     mean: float
     low: float | None = None
@@ -284,7 +284,7 @@ class PooledComparison(PrintedTable):
 
     def __init__(self, runs: Sequence[RunFolder]) -> None:
         if len(tasks := dict.fromkeys(run.outline.task for run in runs)) > 1:
-            raise UsageError(f"compare: {' and '.join(tasks)} are different tasks")
+            raise UsageError(f"compare: {' and '.join(tasks)} are different tasks; compare scores of one task")
         self.runs = list(runs)
         own = [curve for curve in curves(runs) if curve.stopping == curve.own_rule]
         self.curves = [curve for curve in own if curve.problems in ("uniform", WORST_FAMILY)]
@@ -293,13 +293,13 @@ class PooledComparison(PrintedTable):
 
     @property
     def sizes(self) -> list[Sizes]:
-        """The sizes at which every recipe was measured on uniform problems; all measured sizes if none is common."""
+        """The sizes that all recipes share on uniform problems; all measured sizes if none is shared."""
         measured = [{point.sizes for point in curve.points} for curve in self.curves if curve.problems == "uniform"]
         return sorted(set.intersection(*measured) or set().union(*measured)) if measured else []
 
     @cached_property
     def differences(self) -> dict[tuple[str, str], dict[Sizes, Difference]]:
-        """The differences between every other recipe and the first, by recipe and set of problems, then by size."""
+        """The differences of all later recipes from the first, by recipe and set of problems, then by size."""
         first = self.curves[0].label
         first_curves = {curve.problems: curve for curve in self.curves if curve.label == first}
         differences: dict[tuple[str, str], dict[Sizes, Difference]] = {}
@@ -323,7 +323,7 @@ class PooledComparison(PrintedTable):
     def rows(self) -> list[Row]:
         """Return a row per recipe, set of problems and size: the mean over seeds, its band, and the number of seeds.
         ``difference`` is the mean minus the first recipe's; ``difference_low`` and ``difference_high`` are the ends of
-        its 95 % interval over seeds, and ``difference_note`` says why there is no interval."""
+        its 95 % interval over seeds, and ``difference_note`` states why there is no interval."""
         rows = []
         for curve in self.curves:
             differences = self.differences.get((curve.label, curve.problems), {})
@@ -343,7 +343,7 @@ class PooledComparison(PrintedTable):
         return to_data_frame(self.rows())
 
     def plot(self, title: str | None = None, *, width: Width = "page") -> Figure:
-        """Draw exact match against length, a line per recipe and set of problems, with bands."""
+        """Draw exact match against length, with a line and a band per recipe and set of problems."""
         from lengthwise.report.length_figure import draw_score_figure  # late: matplotlib is slow to import
 
         return draw_score_figure(self.runs, title, width=width)

@@ -59,8 +59,9 @@ def draw_depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page")
 
 @style()
 def draw_fate_figure(fates: Sequence[Fate], title: str) -> Drawing:
-    """Draw exact match and the movement of the state against loops beyond T(n): a panel per recipe, a line per seed.
-    For up to three recipes, also draw the first seed's states on one problem. Raises UsageError without ``fates``."""
+    """Draw exact match and the movement of the state against loops beyond T(n), with a panel per recipe and a line per
+    seed. For up to three recipes, also draw the first seed's states on one problem. Raises UsageError without
+    ``fates``."""
     if not fates:
         raise UsageError("there is nothing to draw: no weights were measured")
     panels = group_seeds(fates)

@@ -21,8 +21,8 @@ Grid = list[list[Text]]  # cells by column, headings first
 
 class FittedTable(Table):
     """A table that adapts to the width of the terminal. Columns are never narrower than their longest word. If the
-    table is too wide, words may break after a hyphen; then column ``optional_column``, counted from 0, is dropped. If
-    that is not enough, each row becomes a paragraph: its first cell, then the other cells with their headings."""
+    table is too wide, words may break after a hyphen; next, column ``optional_column``, counted from 0, is dropped. If
+    it still does not fit, each row becomes a paragraph: its first cell, then the other cells with their headings."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Figures of exact match against length, a line per curve: of some recipes, or of a whole study."""
+"""Figures of exact match against length, with a line per curve, for some recipes or for a whole study."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def build_title(outlines: Sequence[RunOutline | InquiryOutline]) -> str:
 
 
 def choose_curves(curves: Sequence[Curve]) -> list[Curve]:
-    """Return the curves to plot against length, if possible without those of a single size, those of natural problems,
-    which mix sizes, and those of the harder set if families were measured, since it is one of them."""
+    """Return the curves to plot against length. If any others remain, omit those of a single size, those of natural
+    problems (which mix sizes) and, if families were measured, those of the harder set (one of the families)."""
     left_out = {"natural", *(["hard"] if any(curve.problems == WORST_FAMILY for curve in curves) else [])}
     lines = [curve for curve in curves if curve.problems not in left_out]
     return [curve for curve in lines if len(curve.points) > 1] or lines or list(curves)
@@ -78,10 +78,10 @@ def choose_curves(curves: Sequence[Curve]) -> list[Curve]:
 def draw_length_figure(
     curves: Sequence[Curve], title: str | None = None, *, highlight: str | None = None, width: Width = "page"
 ) -> Drawing:
-    """Draw exact match against length, a line per curve, the training range shaded; ``highlight`` is the main
+    """Draw exact match against length, with a line per curve and the training range shaded; ``highlight`` is the main
     recipe. A line is the mean over seeds; its band spans the worst to the best seed or, for a single seed, the 95 %
     interval (only in panels of at most seven lines). With two axes, only the points of ``Curve.diagonal`` are drawn.
-    Many curves are split over several panels. Raises UsageError if no curve has such points."""
+    Many curves are split over several panels. Raises UsageError if no curve has points on its diagonal."""
     curves = [curve for curve in curves if curve.diagonal]
     if not curves:
         raise UsageError("no scores to plot against length: evaluate a run first (pairs of sizes make a heat map)")

@@ -41,7 +41,7 @@ class LineStyle:
 
 def line_style(number: int, version: int | None = None, **fields: Any) -> LineStyle:
     """Return the style of line ``number``, counted from 0; no two numbers share both colour and dash. Versions of a
-    line, such as one per set of problems, share its colour and differ in dash; ``number`` is then below seven."""
+    line, such as one per set of problems, share its colour and differ in dash; ``number`` must then be below seven."""
     turn = number // len(COLOURS)
     marker = MARKERS[(number + turn) % len(MARKERS)]
     if version is None:
@@ -53,7 +53,7 @@ def line_style(number: int, version: int | None = None, **fields: Any) -> LineSt
 
 def shorten_labels(labels: Sequence[str]) -> tuple[str, list[str]]:
     """Remove the hyphen-separated words that all labels share at the start or end. Return a heading with the full
-    pattern, ``full names: ablation-parity-…``, empty if nothing was removed; and the short labels."""
+    pattern, e.g. ``full names: ablation-parity-…`` (empty if nothing was removed), and the short labels."""
     different = list(dict.fromkeys(labels))
     if len(different) < 2:
         return "", list(labels)

@@ -41,9 +41,9 @@ LogsByRecipe = dict[str, list["_LoggedRun"]]
 def draw_loss_figure(
     runs: Iterable[RunFolder], title: str | None = None, *, highlight: str | None = None, width: Width = "page"
 ) -> Drawing:
-    """Draw the running geometric mean of the loss against steps on a log axis; with at most four recipes, also the
-    logged losses, as thin lines. Draw exact match during training in panels below. ``highlight`` is the main recipe.
-    Raises UsageError if no run has logged a loss."""
+    """Draw the running geometric mean of the loss against steps on a log axis and, for at most four recipes, the logged
+    losses as thin lines. Draw exact match during training in panels below. ``highlight`` is the main recipe. Raises
+    UsageError if no run has logged a loss."""
     groups = {}
     for name, group in by_recipe(runs).items():
         if logged := [log for log in map(_LoggedRun, group) if log.losses]:
@@ -95,8 +95,8 @@ class _LoggedRun:
 
 
 def _join_lines(lines: Iterable[Points]) -> tuple[tuple[list[float], list[float]], list[int]]:
-    """Join lines of one style into one with gaps, which matplotlib draws much faster. Return the steps and values, and
-    the indices of about ``MARKERS_PER_LINE`` marked points per line."""
+    """Join lines of one style into one line with gaps, which matplotlib draws much faster. Return the steps and values,
+    and the indices of about ``MARKERS_PER_LINE`` marked points per line."""
     steps: list[float] = []
     values: list[float] = []
     marked: list[int] = []
@@ -232,7 +232,7 @@ def draw_parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, 
 
 
 def _label_log_axis(axis: Axis, values: Sequence[float], formatter: Formatter) -> None:
-    """Set the tick labels of a log axis. On less than a decade, matplotlib's own labels would overlap."""
+    """Set the tick labels of a log axis. Over less than a decade, matplotlib's own labels would overlap."""
     wide = max(values) >= 10 * min(values)
     axis.set_major_locator(LogLocator(subs=(1.0, 3.0)) if wide else MaxNLocator(4))
     axis.set_minor_locator(NullLocator())

@@ -28,14 +28,12 @@ def label_scores(runs: Iterable[RunFolder]) -> list[Row]:
 
 @style()
 def draw_heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, width: Width = "page") -> Drawing:
-    """Draw exact match at pairs of sizes as a heat map, averaged over weights, with the training range outlined; a
+    """Draw exact match at pairs of sizes as a heat map, averaged over weights, with the training range outlined and a
     panel per stopping rule and set of problems. ``tops`` are the largest sizes trained on. If any pair has unequal
     sizes, only sizes that occur in such a pair are shown. Raises UsageError without pairs of sizes."""
     pairs = [row for row in rows if len(row["sizes"]) == 2]
     if not pairs:
-        raise UsageError(
-            "no scores at pairs of sizes to map: evaluate a run of a task with two axes, for example on 20x40"
-        )
+        raise UsageError("there are no scores at pairs of sizes: evaluate a run of a task with two axes, e.g. on 20x40")
     kinds = average_cells(pairs)
     varies = [len(set(values)) > 1 for values in zip(*kinds, strict=True)]
     names = (", ".join(compress((format_rule(rule), problems), varies)) for rule, problems in kinds)
@@ -73,7 +71,7 @@ def draw_heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *,
 
 
 def average_cells(rows: Iterable[Row]) -> dict[tuple[str, str], dict[Sizes, float]]:
-    """Return mean exact match over weights: by (stopping rule, set of problems), then by size."""
+    """Return exact match, averaged over weights, by stopping rule and set of problems, then by sizes."""
     kinds: dict[tuple[str, str], dict[Sizes, list[float]]] = {}
     for rows_of_weights in group_by(rows, lambda row: row["weights"]).values():
         for row in select_reported_rows(rows_of_weights):

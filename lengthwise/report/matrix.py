@@ -1,4 +1,4 @@
-"""Matrix of architectures × tasks: uniform problems and the worst family at three sizes, with its figure."""
+"""The matrix of architectures × tasks: exact match on uniform problems and the worst family at three sizes."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ OMITTED_FIELDS = ("width", "init_std", "embedding_std", "layers", "heads", "mlp"
 def build_matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
     """Return a row per architecture, task and size. ``uniform`` and ``worst`` are means over seeds: exact match on
     uniform problems, and on each seed's worst family. ``fitted`` is True if every seed has exact match of .99 or more
-    at the training length; a diverged seed has not. ``seeds`` is the number of seeds measured at the size. Other fields
-    are the cost and a paper's score. A task's name includes the layout, since supervision at every position differs
-    from supervision at the end. Raises UsageError without scores."""
+    at the training length; a diverged seed makes it False. ``seeds`` is the number of seeds measured at the size. Other
+    fields are the cost and a paper's score. A task's name includes the layout, since supervision at every position
+    differs from supervision at the end. Raises UsageError without scores."""
     measured = [run for run in runs if run.rows("scores") or run.diverged]
     if not any(run.rows("scores") for run in measured):
         raise UsageError("there is no matrix to draw: evaluate a run first")
@@ -61,7 +61,7 @@ def build_matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
 
 
 def _summarize_cell(group: Sequence[RunFolder]) -> list[Row]:
-    """Return a row per size, of the runs of one architecture on one task."""
+    """Return a row per size for the runs of one architecture on one task."""
     scores = [select_own_scores(run) for run in group]
     tops = [run.outline.tops for run in group]
     fits = [row["exact"] for rows in map(select_training_length_rows, scores, tops) for row in rows]
@@ -97,7 +97,7 @@ def _summarize_cell(group: Sequence[RunFolder]) -> list[Row]:
 
 def find_paper_score(config: Mapping[str, Any]) -> Row:
     """Return the score that a paper reports for a recipe's mixer (or model) and task, as fields of a row: the score
-    ``published``, ``published_scaled`` (True if guessing is 0), ``paper``, ``source``, ``tested``, ``standing`` and
+    ``published``, ``published_scaled`` (True if guessing scores 0), ``paper``, ``source``, ``tested``, ``standing`` and
     ``where``. All are None if no paper reports a score, or if the recipe loops or trains on families."""
     fields = dict.fromkeys(("published", "published_scaled", "paper", "source", "tested", "standing", "where"))
     papers = tomllib.loads(PAPER_SCORES_FILE.read_text(encoding="utf-8"))
@@ -203,7 +203,7 @@ def publish_matrix(
 
 @style()
 def draw_matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page") -> Drawing:
-    """Draw rows of ``build_matrix_rows``; darker cells have higher exact match."""
+    """Draw the rows of ``build_matrix_rows`` as a matrix; darker cells have higher exact match."""
     architectures = list(dict.fromkeys(row["architecture"] for row in rows))
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     figure = new_figure(width, 1.1 + 0.5 * len(architectures))

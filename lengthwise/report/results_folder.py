@@ -121,12 +121,12 @@ def read_json(path: Path, schema: Any) -> Any:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON ({format_error(error)})") from None
     if not isinstance(tree, (list, dict)):
-        raise UsageError(f"{path}: not a JSON list or object")
+        raise UsageError(f"{path}: must be a JSON list or object")
     return fields.validate(schema, tree, str(path))
 
 
 def read_figures_json(folder: Path) -> Row:
-    """Return ``title``, ``strong`` (the highlighted recipe), ``claims`` and ``panels`` of figures.json, if there."""
+    """Return figures.json, or an empty row: ``title``, ``strong`` (the main recipe), ``claims`` and ``panels``."""
     path = folder / "figures.json"
     return fields.validate(FiguresFile, read_json_object(path), str(path)) if path.exists() else {}
 

@@ -116,7 +116,7 @@ def save(figure: Figure, path: Path | str, formats: Sequence[str] = PNG_ONLY) ->
 
 
 def _encode_figure(figure: Figure, file_format: str) -> bytes:
-    """Return a figure as the content of a file, without dates. A PNG has only 64 colours, to reduce it to a quarter."""
+    """Return the content of a figure's file, without dates. A PNG has only 64 colours, so it is a quarter as large."""
     content = io.BytesIO()
     about = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None, "Creator": None, "Producer": None}}
     with style(), _without_layout_engine():

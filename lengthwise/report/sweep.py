@@ -24,8 +24,8 @@ def rank_trials(trials: Sequence[Row]) -> list[Row]:
 
 def compute_importances(trials: Sequence[Row], ranges: Sequence[str]) -> list[Row]:
     """Return a row per field that varied: the fraction of the variance of exact match that its values explain, and mean
-    exact match at each value. A search draws the values of the fields in ``ranges`` from a range: these are put into
-    three bins of about equal counts; equal values share a bin."""
+    exact match at each value. Values of the fields in ``ranges``, which a search draws from a range, are put into three
+    bins of about equal counts. Equal values share a bin."""
     exact = [row["exact"] for row in trials]
     variance, mean, rows_of_fields = statistics.pvariance(exact), statistics.fmean(exact), []
     for path in trials[0]["values"]:
@@ -80,7 +80,7 @@ def build_importance_table(rows: Sequence[Row]) -> Table:
 
 @style()
 def draw_sweep_figure(trials: Sequence[Row], ranges: Mapping[str, bool], title: str) -> Drawing:
-    """Draw exact match against each field that varied, a mark per trial; for listed values also a line through the
+    """Draw exact match against each field that varied, with a mark per trial and, for listed values, a line through the
     means. ``ranges`` maps searched fields to whether their axis is logarithmic. Raises UsageError without trials."""
     if not trials:
         raise UsageError("there is nothing to draw: no trial has ended")

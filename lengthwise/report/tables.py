@@ -145,7 +145,7 @@ def build_map_table(rows: Sequence[Row], tops: Sizes) -> Table:
 
 
 def build_language_model_table(rows: Iterable[Row]) -> Table:
-    """Return a table of a language model's scores, a row per size."""
+    """Return a table of a language model's scores, with a row per size."""
     rows = list(rows)
     headings = ("size", "", "exact match", "95 % interval", "lenient", "per token", "chatter", "count")
     caption = (
@@ -164,8 +164,8 @@ def build_language_model_table(rows: Iterable[Row]) -> Table:
 def build_summary_rows(
     panel: str, curves: Sequence[Curve], sizes: Sequence[int], claims: Sequence[Claim] = ()
 ) -> list[Row]:
-    """Return a row per curve and size, and a row per claim. The former have the mean and standard error over seeds, the
-    number of seeds that solve the size, and ``fit``, exact match at the training length, None if not measured."""
+    """Return a row per curve and size, and a row per claim. A curve's row has mean and standard error over seeds, the
+    number of seeds that solve the size, and ``fit``: exact match at the training length, None if not measured."""
     fits = find_scores_at_training_length(curves)
     rows: list[Row] = []
     for curve in curves:
@@ -186,7 +186,7 @@ def build_summary_rows(
 
 
 def build_summary_table(rows: Sequence[Row]) -> Table:
-    """Return the rows of ``build_summary_rows`` as a terminal table, under a line with each panel's title."""
+    """Return the rows of ``build_summary_rows`` as a terminal table; each panel's rows follow a line with its title."""
     note = "±: the standard error of the mean over seeds"
     caption = note if any(row.get("error") is not None for row in rows) else None
     table = FittedTable("", "at", "exact match", f"seeds ≥ {SOLVED}", "stopping, or source", caption=caption)
@@ -226,7 +226,7 @@ def build_depth_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def build_worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
-    """Return a table with a row per size: exact match on uniform problems and on the worst family, and its name."""
+    """Return a table, a row per size: exact match on uniform problems and the worst family, and this family's name."""
     rows = select_reported_rows(rows)
     uniform = select_uniform_rows(rows)
     structured = group_family_rows(rows)

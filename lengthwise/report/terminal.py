@@ -1,4 +1,4 @@
-"""Line plots made of characters, which the demo shows: braille dots, two across and four down per cell."""
+"""Line plots of the demo, made of braille characters, each with two by four dots."""
 
 from __future__ import annotations
 

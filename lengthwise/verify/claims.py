@@ -66,7 +66,7 @@ def find_refuted_claims(
     claims: Claims, measured_rows: Iterable[Row], weights: Weights, seed: int
 ) -> tuple[list[str], int]:
     """Return a message for each claim that is significantly better than the measured score, and the number of claims
-    compared. Up to ``MAX_CLAIMS`` claims without a row in ``measured_rows``, drawn at random, are measured here."""
+    compared. Of claims without a row in ``measured_rows``, up to ``MAX_CLAIMS`` random ones are measured here."""
     recipe = weights.recipe
     own_rows = [row for row in claims.rows if row["stopping"] == recipe.stopping.name]
     claimed = {(tuple(row["sizes"]), row["problems"]): row for row in own_rows}

@@ -105,8 +105,8 @@ def _compute_logits(weights: Weights, batch: Batch) -> Tensor:
 
 
 def count_changed_answers(weights: Weights, problems: Problems) -> tuple[int, int]:
-    """Return how many answers change when the problems are repeated, and how many in reverse order, in two halves. By
-    rounding, some of these may change. Their number is 0 for stopping rules that choose loops for a whole batch."""
+    """Return how many answers change if the problems are repeated, and how many if they are answered in reverse order,
+    in two halves. Rounding may change some of the latter, whose number is 0 for rules that choose loops per batch."""
     recipe, rows = weights.recipe, len(problems)
     batch = recipe.layout.write(problems, recipe.task)
     first, *repeats = [_predict_answers(weights, batch, seed) for seed in range(REPETITIONS)]

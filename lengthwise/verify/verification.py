@@ -89,8 +89,9 @@ def verify(
 ) -> Row:
     """Check these weights, measure their scores, and return a record of plain values; ``sign_record`` adds the digest.
     ``sizes`` are by default those of ``evaluate``; ``seed`` is by default unpredictable. ``samples`` is the number of
-    uniform problems per size, ``seconds`` the time of the attack. ``minutes`` limits the processor time for exact
-    match: sizes that would exceed it are listed as ``left_out``. ``files`` maps the weights' file names to digests."""
+    uniform problems per size, and ``seconds`` is the time of the attack. ``minutes`` limits the processor time for
+    exact match: sizes that would exceed it are listed as ``left_out``. ``files`` maps the weights' file names to
+    digests."""
     claims, seed = claims or Claims(), secrets.randbits(62) if seed is None else seed
     recipe = weights.recipe
     line = (progress or Progress(quiet=True)).add_line(f"{weights.name}: verification")
@@ -144,7 +145,7 @@ def has_passed(record: Row) -> bool:
 
 
 def sign_record(record: Row) -> Row:
-    """Add a digest of the record's content; return the record that is written to a file."""
+    """Return the record with a digest of its content, as it is written to a file."""
     plain = json.loads(format_json({name: value for name, value in record.items() if name != "digest"}))
     return plain | {"digest": hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()}
 
@@ -153,7 +154,7 @@ def read_record(path: Path) -> Row:
     """Read a record from its file. Raises UsageError if the record is invalid or was changed after signing."""
     record = validate(VerificationRecord, read_json_object(path), str(path))
     if sign_record(record) != record:
-        raise UsageError(f"{path}: changed after it was written: its digest does not match its content")
+        raise UsageError(f"{path} was changed after it was written: its digest does not match its content")
     return record
 
 
@@ -196,7 +197,7 @@ def count_operations(weights: Weights, sizes: tuple[int, ...]) -> int:
 
 
 def _check_training(recipe: Recipe, sizes: Sequence[tuple[int, ...]], claims: Claims) -> Check:
-    """Check that training draws no problem beyond its training lengths, and that scores at longer ones exist."""
+    """Check that training draws no problem beyond the recipe's training lengths, and that longer sizes have scores."""
     drawn, tops = replace(recipe, source=Fresh()), recipe.tops
     steps = {round(part * (recipe.steps - 1) / (CHECKED_STEPS - 1)) for part in range(CHECKED_STEPS)}
     largest_drawn = torch.stack([data.draw_batch(drawn, step)[0].sizes.amax(0) for step in steps]).amax(0).tolist()

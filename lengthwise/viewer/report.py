@@ -42,8 +42,8 @@ def build_report_page(
     operations_per_step: Mapping[str, float] | None = None,
     models: Sequence[Weights] = (),
 ) -> str:
-    """Return the page of these runs and of the language models in ``inquiries``, as HTML. It can run ``models``, as far
-    as they fit. ``command`` regenerates the page; ``operations_per_step`` is as in ``report.card``."""
+    """Return the page of these runs and of the language models in ``inquiries``, as HTML. It can run those of
+    ``models`` that fit. ``command`` regenerates the page; ``operations_per_step`` is as in ``report.card``."""
     title = title or build_title([folder.outline for folder in [*runs, *inquiries]])
     card, packed = build_score_card(runs, operations_per_step) if any(run.rows("scores") for run in runs) else [], {}
     for name, rows in build_table_rows(runs, inquiries, card).items():  # each column is named once
@@ -88,7 +88,7 @@ _VIEWER_HTML = """<section id="thinking" aria-labelledby="thinking-title">
 def _build_body(
     title: str, runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder], card: Sequence[Row], command: str
 ) -> str:
-    """Return the part of the page that needs no script: title, score card, and the command that repeats the page."""
+    """Return the part of the page that needs no script: title, score card, and the command that regenerates it."""
     count = f"{len(runs)} run{'s' * (len(runs) != 1)}" + (f", {len(inquiries)} inquiries" if inquiries else "")
     seeds = max((len(group) for group in by_recipe(runs).values()), default=1) if runs else 1
     repeat_text = f"<p>To make this page again, run <code>{escape(command)}</code></p>" if command else ""
@@ -239,7 +239,7 @@ def _select_depth_rows(group: Sequence[RunFolder]) -> list[Row]:
 
 
 def list_recipe_differences(groups: Mapping[str, Sequence[RunFolder]]) -> list[Row]:
-    """Return a row per field in which recipes differ, a column per recipe; seeds and names are ignored."""
+    """Return a row per field in which recipes differ, with a column per recipe; seeds and names are ignored."""
     flat = {label: flatten_fields(group[0].config()) for label, group in groups.items()}
     paths = dict.fromkeys(path for recipe_fields in flat.values() for path in recipe_fields if path not in SEED_FIELDS)
     rows = [

@@ -241,8 +241,8 @@ def _find_unknown_parts(recipe: Recipe) -> Iterator[str]:
 
 
 def record_model(weights: Weights, prompts: Iterable[str], given_prompts: Sequence[str] = ()) -> dict[str, Any]:
-    """Return facts about a model and its recipe, and recordings of prompts, except those too long for a recording or
-    the model. Raises UsageError if none is left, or if one of ``given_prompts`` is too long for the model."""
+    """Return facts about a model and its recipe, and recordings of prompts, except prompts too long for a recording or
+    the model. Raises UsageError if no prompt is left, or if one of ``given_prompts`` is too long for the model."""
     recipe, recordings, cells_left = weights.recipe, [], depth.MAX_CELLS
     for prompt in prompts:
         try:

@@ -81,7 +81,7 @@ def test_no_number_is_cut_and_no_word_is_split(name, width):
 
 
 def is_printed(word, words):
-    """Return whether a word is printed, whole or broken after hyphens; a bar may be missing."""
+    """Return whether a word is printed, whole or broken after hyphens; True for a bar, which may be missing."""
     pieces = {part for part in words if part.endswith("-") and word.startswith(part)}
     in_pieces = any(is_printed(word[len(part) :], words) for part in pieces)
     return word in words or set(word) <= set("█▏▎▍▌▋▊▉·") or in_pieces

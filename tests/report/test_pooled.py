@@ -44,7 +44,7 @@ def test_single_runs_and_scores_are_compared_side_by_side(tmp_path):
     for found in (lw.compare(one, other), lw.compare(one, one), lw.compare(one, lw.Run(two.folder, two.recipe).scores)):
         assert isinstance(found, lw.Comparison)
     assert found.savefig(tmp_path / "x.svg").read_text().startswith("<?xml")
-    with pytest.raises(lw.UsageError, match=r"x\.doc: a figure's file ends in \.png, \.svg, \.pdf"):
+    with pytest.raises(lw.UsageError, match=r"x\.doc: a figure's name must end in one of \.png, \.svg, \.pdf"):
         found.savefig(tmp_path / "x.doc")
 
 

@@ -96,7 +96,7 @@ def test_a_band_spans_the_measured_seeds_or_a_single_seed_s_interval():
 
 
 def test_runs_without_scores_are_refused(runs):
-    with pytest.raises(UsageError, match="name at least one run"):
+    with pytest.raises(UsageError, match="list at least one run"):
         curves([])
     empty = Run.of(recipe())
     with pytest.raises(UsageError, match=f"{empty.folder.name}: no scores yet"):
@@ -541,7 +541,7 @@ def test_figures_without_data_are_refused():
         (lambda: draw_length_figure([]), "no scores to plot"),
         (lambda: draw_length_figure(curves([build_two_axis_run({(4, 12): 1.0})])), "heat map"),
         (lambda: draw_heat_map(run.rows("scores"), (TOP, TOP)), "no scores at pairs of sizes"),
-        (lambda: draw_loss_figure([]), "name at least one run"),
+        (lambda: draw_loss_figure([]), "list at least one run"),
         (lambda: draw_loss_figure([run, broken]), "no loss to draw"),
         (lambda: draw_parameter_figure([]), "no run logged a validation loss"),
         (lambda: draw_length_counts({}), "no problems were counted"),

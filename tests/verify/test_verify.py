@@ -113,8 +113,8 @@ def test_a_record_that_cannot_be_written_is_refused_before_measuring(tmp_path, m
 
 
 def test_counted_operations_equal_those_of_matrix_products():
-    """A linear layer from 4 to 4 on a row of 6 bits, "=" and the answer takes 2 · 4 · 4 operations per position, and
-    the model reads the row twice."""
+    """A row has 8 positions: 6 bits, "=" and the answer. A linear layer from 4 to 4 features takes 2 · 4 · 4 operations
+    per position, and the model reads the row twice."""
     module = nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 4, bias=False))
     assert count_operations(wrap_module(module), (6,)) == 2 * 4 * 4 * (6 + 2) * 2
 
@@ -123,7 +123,7 @@ def test_counted_operations_equal_those_of_matrix_products():
 
 
 class TrainableParity(nn.Module):
-    """An untrained network, behind which each subclass hides a spoof."""
+    """The base class of spoofs: an untrained network, whose parameters subclasses keep but need not use."""
 
     def __init__(self):
         super().__init__()

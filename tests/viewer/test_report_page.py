@@ -159,7 +159,7 @@ def test_a_run_whose_id_looks_like_a_number_keeps_its_rows(run_id, tmp_path):
         ("runs.json", "[{}]", "the field recipe_name is missing"),
         ("runs.json", "{}", "the field recipe_name is missing"),
         ("runs.json", "[1]", "1 is not a JSON object"),
-        ("runs.json", "1", "not a JSON list or object"),
+        ("runs.json", "1", "must be a JSON list or object"),
         ("scores.csv", "id,sizes\nx,bad\n", "row 1: sizes must be a size, such as 8 or 8x12, not 'bad'"),
         ("scores.csv", "id,sizes\nx,8,9\n", "row 1 has more cells than the header"),
         ("scores.csv", "id,sizes\nx,8\n", "row 1: the field task is missing"),

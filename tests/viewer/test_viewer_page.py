@@ -115,7 +115,7 @@ def test_programs_give_the_same_states_in_a_page_as_in_python(no_type_checks):
 
 
 def find_recipe(task):
-    """Return a recipe for this task; the recipe defines the sizes."""
+    """Return a recipe for this task, with the training lengths of a recipe in the catalog."""
     name = "looped-multiplication" if "*" in task.signs else "looped-parity"
     return dataclasses.replace(catalog.find_recipe(name), task=task)
 
