@@ -58,7 +58,8 @@ def write_main_results(path: str, system: str) -> str:
         seeds = str(len(_read_figures(claim, claim["recipe"])))
         cells = (says, f"{score} at {at.strip('*')}", seeds, f"{minutes:,.0f}")
         lines.append((*cells, f"`{claim['command']}`"))
-    return f"{format_table(lines)}\nMeans over seeds (in brackets: any seed's lowest family); CPU minutes per run.\n"
+    note = "Scores are means over seeds (in brackets: lowest family); CPU minutes are per run."
+    return f"{format_table(lines)}\n{note}\n"
 
 
 def write_standings(path: str) -> str:

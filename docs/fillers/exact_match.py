@@ -31,7 +31,7 @@ from lengthwise.recipes.looped import METHODS, Scale, build_variation
 from lengthwise.report.matrix import SCORE_KEYS, build_matrix_rows, format_cell_foot
 from lengthwise.studies.looped import TEST_LENGTHS, scale_test_length
 
-UNFITTED_NOTE = " † not fitted: below .99 at its training length."
+UNFITTED_NOTE = " † not fitted: below .99 at training length."
 
 
 def write_accuracy_table(folder: str, problem_sets: str, *sizes_and_recipes: str) -> str:

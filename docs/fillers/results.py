@@ -78,10 +78,10 @@ def describe_problems(folder: str, count: str) -> str:
         seeds[row["recipe_name"]].add(row["train_seed"])
     sealed = {bool(row.get("sealed")) for row in read_scores(folder) if row["problems"] == "uniform"}
     if max(map(len, seeds.values()), default=0) < 2:
-        return f"{count} fresh problems"
+        return f"{count} problems"
     if sealed == {True}:
-        return f"each on {count} fresh problems of its own"
-    return f"on the same {count} fresh problems" + (" (sealed ones differ)" if True in sealed else "")
+        return f"each on {count} problems of its own"
+    return f"on the same {count} problems" + (" (sealed ones differ)" if True in sealed else "")
 
 
 @cache

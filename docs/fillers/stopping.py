@@ -23,5 +23,5 @@ def write_loop_table(path: str) -> str:
         stops = [f"{format_share(rule['exact'], 3)} (after {rule['mean']:.1f} loops)" for rule in rules]
         size = format_size(row["sizes"])
         lines.append([size, str(planned), *(format_share(share, 3) for share in around), *stops])
-    which = "" if len(rows) == len(found) else f", of seed {rows[0]['train_seed']}"
-    return f"{format_table(lines)}\n{rows[0]['count']} fresh problems per length{which}.\n"
+    which = "" if len(rows) == len(found) else f"Seed {rows[0]['train_seed']}, "
+    return f"{format_table(lines)}\n{which}{rows[0]['count']} fresh problems per length.\n"
