@@ -27,9 +27,10 @@ def test_a_panel_keeps_its_name_and_a_single_panel_needs_none():
 
 ONE, OTHER = PANELS
 REFUSED_STUDIES = [
-    ({"title": "Batch of 4"}, "two panels have the title"), ({"name": "Batch-of-4"}, "two panels have the name"),
+    ({"title": "Batch of 4"}, "two panels have the same title"),
+    ({"name": "Batch-of-4"}, "two panels have the same name"),
     ({"name": "a/b"}, "name='a/b' is not a folder name"), ({"title": "…"}, "name='' is not a folder name"),
-    ({"title": "Again", "recipes": ONE.recipes}, "two recipes have the name 'tiny-4'"),
+    ({"title": "Again", "recipes": ONE.recipes}, "two recipes have the same name, 'tiny-4'"),
     ({"recipes": ()}, "panel 'Batch of 8' has no recipes"), ({"sizes": ()}, "panel 'Batch of 8' has no sizes"),
 ]  # fmt: skip
 

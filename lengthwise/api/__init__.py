@@ -155,11 +155,11 @@ def train(
     precision of matrix products, "fp32", "tf32" (CUDA only) or "bf16"; ``compile``: compile a transformer's loops
     (GPUs); ``graphs``: record steps as CUDA graphs; ``track``: one or several of the trackers "tensorboard", "trackio"
     and "wandb"; ``threads``: CPU threads; ``save_every``: seconds between checkpoints; ``quiet``: show no progress;
-    ``wait``: if another process trains this run, wait instead of raising an error. ``parent``: a run or weights to
-    continue from up to step ``steps``, with the parent's recipe unless another is given; ``keep_state``: keep the
+    ``wait``: if another process trains this run, wait instead of raising an error. ``parent``: a run or weights from
+    which training continues until step ``steps`` (``recipe`` defaults to the parent's); ``keep_state``: keep the
     optimizer's state, so that a later run can continue from this one bit for bit.
 
-    Raises UsageError, with a message of one line, for a wrong argument. At Ctrl-C, saves and raises Interrupted.
+    Raises UsageError, with a one-line message, for a wrong argument. At Ctrl-C, saves and raises Interrupted.
     """
     if seeds is not None or not isinstance(recipe, (Recipe, str, ModelSpec, nn.Module, NoneType)):
         return train_seeds(train, **locals())
@@ -195,8 +195,8 @@ def train_stacked(
     run has its own folder and the results of ``train``. On a CPU, stacking saves time only for tiny models.
 
     ``seeds`` is the number of seeds; the first is the recipe's own. ``recipe``, ``changes``, ``task``, ``device``,
-    ``matmul``, ``track``, ``threads``, ``save_every``, ``quiet``, ``wait`` and ``graphs`` are as for ``train``; a torch
-    module is not changed.
+    ``matmul``, ``track``, ``threads``, ``save_every``, ``quiet``, ``wait`` and ``graphs`` mean the same as in
+    ``train``; a torch module is not changed.
 
     A run that diverges is not ``done``; the other runs continue. Raises the errors of ``train``, and
     UsageError for a model that draws random numbers in training, as dropout does.
@@ -237,22 +237,22 @@ def evaluate(
 
     ``weights`` is a run, weights, the name of shipped weights, a folder of a run or weights, or any torch module that
     maps tokens "b t" to logits "b t v" (a ``forward`` with a parameter ``padding_mask`` gets the mask too).
-    ``lengths`` is a size or several, by default 1, 1.5, 2, 3 and 5 times the training length; a task of two sizes takes
-    pairs, or a number for both.
+    ``lengths`` is one size or several, by default 1, 1.5, 2, 3 and 5 times the training length; on two axes, each size
+    is a pair, or one number for both.
 
-    Four arguments are only for a module: ``task``, a Task or its name; ``layout``, how problems are written as rows, by
+    Four arguments apply only to modules: ``task``, a Task or its name; ``layout``, how problems are written as rows, by
     default ``NextToken()``, whose symbols are ``layout.vocabs(task)``; ``loops``, for a module that is a ``Model``;
     ``trained_to``, its training length (20 unless given), which sets the default lengths and is shaded in figures.
 
     ``samples`` is the number of problems per length, 1,000 unless given. With ``precision``, e.g. 0.01, sampling ends
     once the length's 95 % interval is within ± 0.01, or after ``samples`` problems (10,000 unless given). ``stopping``
-    is a rule or its text, ``"After(loops=10)"``, or several, by default the recipe's own; ``kind`` is "uniform",
-    "hard", "natural" or the name of a family of structured problems. With ``families``, the scores of all families
-    follow, each on a tenth as many problems, 100 unless ``samples`` is given. ``seed`` chooses the problems; ``device``
-    is "auto", "cpu" or "cuda" (a module stays where it is); ``quiet`` shows no progress. With ``save``, a run's scores
-    are kept in its folder, where ``compare`` finds them. With ``rows``, ``scores.answers`` has a row per problem.
+    is one rule or several, or their texts (``"After(loops=10)"``), by default the recipe's own rule; ``kind`` is
+    "uniform", "hard", "natural" or the name of a family of structured problems. ``families`` adds the scores of all
+    families, each on a tenth as many problems (100 unless ``samples`` is given). ``seed`` chooses the problems;
+    ``device`` is "auto", "cpu" or "cuda" (a module stays where it is); ``quiet`` shows no progress. ``save`` keeps a
+    run's scores in its folder, where ``compare`` finds them. With ``rows``, ``scores.answers`` has a row per problem.
 
-    Raises UsageError, which says in one line what is wrong with an argument.
+    Raises UsageError, with a one-line message, for a wrong argument.
     """
     own_run = arguments.find_run_for_scores(weights) if save else None
     resolved = arguments.resolve_weights(weights, device, task=task, layout=layout, loops=loops, trained_to=trained_to)
@@ -320,11 +320,11 @@ def compare(
 
     Seeds are pooled by recipe if two of the given runs or folders differ only in their seeds, or if lists of runs or
     names of shipped weights are given: ``compare(*runs)``, ``compare(runs, "looped-parity")``. The result prints a
-    table with the mean over seeds on uniform problems and the worst family, and the difference between each recipe's
-    mean and that of the first, with its 95 % interval over seeds (Welch's t) if both have two seeds or more.
+    table of mean exact match over seeds, on uniform problems and the worst family. It also shows how much each recipe's
+    mean differs from the first recipe's, with a 95 % interval over seeds (Welch's t) if both have two seeds or more.
 
-    Otherwise, and for scores that ``evaluate`` returned, the result shows ``first`` and ``others`` side by side at the
-    sizes and on the problems that all were measured on. It also shows the difference between the last and the first,
+    Otherwise, and for scores that ``evaluate`` returned, the result shows ``first`` and ``others`` side by side for the
+    sizes and kinds of problems on which all were measured. It also shows the difference between the last and the first,
     with a 95 % interval over problems, which is paired if ``evaluate`` returned both for the same problems. The
     interval does not cover the spread between training seeds.
 
@@ -337,13 +337,13 @@ def compare(
 
 
 def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[None]:
-    """Draw your own figures as the package draws its own::
+    """Apply the package's style to figures that are drawn in a ``with`` block::
 
         with lw.style("column"):
             figure, axes = pyplot.subplots()
 
-    ``width`` is the default width of figures: a paper's column (3.25 inches) or page (6.75). Lines get colours that
-    differ for any colour vision, and dashes: up to 35 lines look different. Raises UsageError for another width.
+    ``width`` is the default width of figures: a paper's column (3.25 inches) or page (6.75). Lines differ in
+    dashes and in colours, which suit any colour vision: 35 lines look different. Raises UsageError for another width.
     """
     from lengthwise.report import style as module  # late: it imports matplotlib
 
@@ -367,18 +367,18 @@ def find(name: str, *changes: str) -> Recipe:
 
 
 def list_recipes(*words: str) -> Listing:
-    """Return each recipe's name and summary; with ``words``, only of recipes that match every word."""
+    """Return the name and summary of each recipe, or only of recipes that match every one of ``words``."""
     about = {name: catalog.read_summary(function) for name, function in catalog.list_recipes().items()}
     return Listing(sources.filter_entries(about, arguments.resolve_texts(words, "words")))
 
 
 def list_tasks(*words: str) -> Listing:
-    """Return each task's name and summary; with ``words``, only of tasks that match every word."""
+    """Return the name and summary of each task, or only of tasks that match every one of ``words``."""
     return _list_parts({fields.to_kebab_case(name): cls for name, cls in catalog.list_parts()["tasks"].items()}, words)
 
 
 def list_models(*words: str) -> Listing:
-    """Return each model's name and summary; with ``words``, only of models that match every word."""
+    """Return the name and summary of each model, or only of models that match every one of ``words``."""
     return _list_parts(catalog.list_parts()["models"], words)
 
 

@@ -95,7 +95,7 @@ def resolve_weights(
         recipe = build_recipe(weights, task, lengths=lengths, **settings)
         return Weights(type(weights).__name__, recipe, weights if isinstance(weights, Model) else SinglePass(weights))
     if task is not None or trained_to is not None or settings:
-        raise UsageError("task, layout, loops and trained_to are for a module: a run's recipe defines them")
+        raise UsageError("task, layout, loops and trained_to apply only to a module: omit them")
     chosen = choose_device(device)
     if isinstance(weights, Weights):
         must_move = device != "auto" and weights.device != chosen
@@ -126,7 +126,7 @@ def resolve_sizes(lengths: object, task: Task) -> list[AnySize]:
 
 
 def resolve_texts(texts: object, name: str) -> list[str]:
-    """Return one or several strings as a list. Raises UsageError, which begins with ``name``, for anything else."""
+    """Return one or several strings as a list. Raises UsageError, beginning with ``name``, for anything else."""
     listed = [texts] if isinstance(texts, str) else texts
     if not isinstance(listed, Collection) or not all(isinstance(text, str) for text in listed):
         raise UsageError(f"{name} must be a string or a list of strings, not {quote(texts)}")
@@ -156,15 +156,15 @@ def build_training_recipe(
     parent: Run | str | Path | None,
     settings: dict[str, Any],
 ) -> Recipe:
-    """Return the recipe to train: ``recipe`` or, if it is None, the parent's recipe, with the fields in ``settings``
-    that are not None, and then with ``changes``."""
+    """Return the recipe to train: ``recipe`` or, if it is None, the parent's recipe. Entries of ``settings`` that are
+    not None replace its fields; then ``changes`` are applied."""
     parent_folder = parent.folder if isinstance(parent, Run) else parent
     if parent_folder is not None and (recipe is None or (isinstance(recipe, str) and "=" in recipe)):
         changes = (recipe, *changes) if isinstance(recipe, str) else changes
         recipe = read_recipe(find_weights_folder(parent_folder))
     chosen = resolve_recipe(recipe, task)
     if settings["model"] is not None and isinstance(recipe, (ModelSpec, nn.Module)):
-        raise UsageError(f"model: {type(recipe).__name__} is a model already; give only one")
+        raise UsageError(f"model: the recipe {type(recipe).__name__} is a model; omit model")
     if task is not None:
         settings |= {"task": resolve_task(task)}
     if lengths is not None:

@@ -31,7 +31,7 @@ def check(*definitions: fields.Config | type[fields.Config] | Study | ModuleType
             assert not lw.check(MyTask()).broken
     """
     if not definitions:
-        raise UsageError("check: name what to test, such as check(MyTask())")
+        raise UsageError("check needs at least one argument, e.g. check(MyTask())")
     findings = Findings()
     with computation_settings(1):
         for definition in definitions:

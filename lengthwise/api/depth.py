@@ -91,7 +91,7 @@ def depth(
     for item in loaded:
         sizes = [None] if size is None else resolve_sizes(size, item.recipe.task)
         if len(sizes) > 1:
-            raise UsageError(f"depth: give one size, not {len(sizes)}")
+            raise UsageError(f"depth: give one size, not {len(sizes)} sizes")
         fates.append(measure_fate(item, sizes[0], extra_loops=more, samples=samples, seed=seed))
     return fates
 

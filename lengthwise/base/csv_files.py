@@ -65,7 +65,7 @@ def read_csv(path: Path) -> list[Row]:
                 content = file.read(MAX_TEXT_BYTES + 1)
             text = content.decode()
         except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-            raise UsageError(f"{packed}: not gzip of UTF-8 text, or cut short ({format_error(error)})") from None
+            raise UsageError(f"{packed}: not a gzip file of UTF-8 text, or cut short ({format_error(error)})") from None
         if len(content) > MAX_TEXT_BYTES:
             raise UsageError(f"{packed}: too large: the limit is {format_bytes(MAX_TEXT_BYTES)} of text")
     try:

@@ -4,7 +4,7 @@ MAX_MESSAGE_CHARACTERS = 2000
 
 
 class UsageError(ValueError):
-    """Raised for a mistake that the user can correct. The message, on one line, says what is wrong and what would be
+    """Raised for a mistake that the user can correct. The one-line message states what is wrong and what would be
     right; control characters in quoted names are removed."""
 
     def __init__(self, message: object = "") -> None:
@@ -17,8 +17,8 @@ class Diverged(UsageError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised when a signal stops training, after saving; the same call resumes it. It is no ``Exception``, because a
-    loop that skips failed models must stop too."""
+    """Raised when a signal stops training, after saving; the same call resumes it. It is not an ``Exception``, so
+    that it also ends a loop that skips failed models."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

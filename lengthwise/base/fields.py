@@ -38,7 +38,7 @@ P = ParamSpec("P")
 class Config(ABC):  # noqa: B024 (its subclasses are abstract)
     """Base class of the parts of a recipe. Subclasses are frozen dataclasses of plain values, tuples and other parts.
 
-    Creating a part checks each field against its declared type and range, and raises UsageError if it does not fit. A
+    Creating a part checks each field against its declared type and range, and raises UsageError if one does not fit. A
     subclass that defines ``__post_init__`` first calls that of its base class."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -105,7 +105,7 @@ def encode(value: Any, choose_fields: Callable[[Any], Iterable[dataclasses.Field
 
 
 def identity_fields(value: Any) -> Any:
-    """Encode a part for ids. Fields at their defaults are left out, and fields with the metadata ``identity=False``,
+    """Encode a part for ids. Fields at their defaults are left out, as are fields with the metadata ``identity=False``,
     which do not change results."""
     return encode(value, lambda part: [f for f in _list_non_default_fields(part) if f.metadata.get("identity", True)])
 
@@ -174,8 +174,8 @@ def iterate_parts(value: Any) -> Iterator[Any]:
 
 
 def format_part(part: Any) -> str:
-    """Return a part as a user would type it, ``MaxConfidence(per=batch)``, without fields at their defaults or with the
-    metadata ``shown=False``."""
+    """Return a part as a user would type it: ``MaxConfidence(per=batch)``. Fields at their defaults and fields with the
+    metadata ``shown=False`` are left out."""
     if isinstance(part, tuple):
         return f"({', '.join(map(format_part, part))}{',' if len(part) == 1 else ''})"
     if not dataclasses.is_dataclass(part):

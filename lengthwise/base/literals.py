@@ -21,7 +21,7 @@ VALUE_KEYWORDS = ("True", "False", "None")  # Python keywords that are values
 
 
 def parse_literal(text: str, name: str = "value") -> Any:
-    """Parse a number, a word, a class with fields or a tuple to JSON values, without running any code in it."""
+    """Parse a number, a word, a class with fields or a tuple into JSON values, without running any code in it."""
     try:
         return _to_value(ast.parse(TOKEN_PATTERN.sub(_quote_word, text.strip()), mode="eval").body)
     except UsageError as error:

@@ -124,8 +124,8 @@ class InquiryOutline:
 
 
 def count_independent_trials(count: int, together: int | None = None) -> float:
-    """Return the effective number of independent trials in ``count`` problems (Kish 1965): if a rule chose one loop for
-    each batch of ``together`` problems, the batches are counted, and a partial batch counts for less."""
+    """Return the effective number of independent trials in ``count`` problems (Kish 1965). If a rule chose one loop for
+    each batch of ``together`` problems, a batch is one trial, and a partial batch counts for less."""
     full, remainder = divmod(count, together or 1)
     return count**2 / (full * (together or 1) ** 2 + remainder**2)
 

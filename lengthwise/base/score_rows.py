@@ -78,8 +78,8 @@ def is_within_training_sizes(sizes: Sequence[int], largest_training_sizes: Seque
 
 
 def select_reported_rows(rows: Iterable[Row]) -> list[Row]:
-    """Return one row per size, kind of problems and stopping rule: a sealed row (measured on a seed that nothing else
-    uses) if there is one, else the row with the most problems; on a tie, the last."""
+    """Return one row per size, kind of problems and stopping rule. A sealed row (measured on a seed that nothing else
+    uses) takes precedence, then the row with the most problems; on a tie, the last row."""
     groups = group_by(rows, lambda row: (tuple(row["sizes"]), row["problems"], row["stopping"])).values()
     return [max(reversed(group), key=lambda row: ("sealed" in row, row["count"])) for group in groups]
 

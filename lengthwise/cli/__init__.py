@@ -1,1 +1,1 @@
-"""The command line: one file per verb, and shared helpers."""
+"""The command line: one file per command, and shared helpers."""

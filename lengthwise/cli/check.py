@@ -36,7 +36,7 @@ def run(args: Options) -> int:
             raise UsageError("check files of problems and modules in separate commands")
         return _check_files(args, files)
     if args.words or args.grid:
-        raise UsageError(f"--{'words' if args.words else 'grid'} is for files of problems")
+        raise UsageError(f"--{'words' if args.words else 'grid'} applies only to files of problems: omit it")
     with show_elapsed(f"{', '.join(names)}: testing the laws", quiet=args.quiet):
         for name in names:
             findings += check(sys.modules[name])

@@ -1,4 +1,4 @@
-"""Print the results, warnings and progress of verbs."""
+"""Print the results, warnings and progress of commands."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ err = Terminal(stderr=True)
 
 @contextmanager
 def show_elapsed(label: str, *, quiet: bool = False) -> Iterator[Progress]:
-    """Show the elapsed time beside a label in a ``with`` block, which may add lines to the progress."""
+    """Show the elapsed time beside a label during a ``with`` block, whose code may add lines to the progress."""
     with Progress(quiet=quiet, console=err) as progress:
         progress.add_line(label)
         yield progress
@@ -84,7 +84,7 @@ def announce_duration(description: str, estimate: ResourceEstimate) -> None:
 
 
 def format_columns(title: Text, rows: Sequence[tuple[str, Text]], *, blank_line_after: bool = False) -> RenderableType:
-    """Format a title and, for each name, its text beside it, or below it if names are too long for the terminal."""
+    """Format a title, then each name with its text beside it, or below it if names are too long for the terminal."""
     longest_name = max((len(name) for name, _ in rows), default=0)
     lines: list[RenderableType]
     if len(rows) > MAX_TABLE_ROWS:  # a rich table of thousands of rows takes seconds

@@ -1,4 +1,4 @@
-"""The command ``depth``: run looped weights beyond T(n)."""
+"""The command ``depth``: run looped weights for more than T(n) loops."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from lengthwise.training.arithmetic import computation_settings
 
 @dataclass(kw_only=True)
 class Options(ComputeOptions, OutputOptions):
-    """Run looped weights beyond T(n), the rounds of the task's algorithm: do they settle, and is the answer right?"""
+    """Run looped weights for more than T(n) loops (the rounds of the task's algorithm), and measure whether the state
+    settles and the answer is right."""
 
     weights: Arguments  # WEIGHTS: shipped weights by name, a folder, or hf:user/name
     seed: Seed | None = None  # N: seed of the problems (default: 0)
@@ -32,7 +33,7 @@ class Options(ComputeOptions, OutputOptions):
 
 
 def run(args: Options) -> int:
-    """Run weights beyond T(n); print a line for each, and write table and figure if ``--out`` is given."""
+    """Run more than T(n) loops; print a line per set of weights; with ``--out``, write a table and a figure."""
     sizes = list(parse_sizes(args.lengths)) if args.lengths else [None]
     if len(sizes) > 1:
         raise UsageError("--lengths: give one size; run depth again for another size")

@@ -1,5 +1,5 @@
-"""The command line, from arguments to an exit status. A verb is a module with ``Options`` and ``run``; it is imported
-late, so that ``--help`` need not wait for torch."""
+"""The command line, from arguments to an exit status. A command is a module with ``Options`` and ``run``; it is
+imported late, so that ``--help`` need not wait for torch."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _find_field_path(recipe: str, name: str) -> str | None:
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run a verb and exit with status 0 for success; 1 if some prompts are invalid or have no reply, or if a check
+    """Run a command and exit with status 0 for success; 1 if some prompts are invalid or have no reply, or if a check
     failed; 2 for a usage error; 130 if interrupted; 141 if the output's pipe is closed."""
     process.replace_unencodable_characters()
     if "_ARGCOMPLETE" in os.environ:
@@ -140,7 +140,7 @@ def _print_error(message: object, status: int) -> int:
 
 
 def load_verb(args: argparse.Namespace) -> Callable[[], int]:
-    """Import a verb and the user's modules, validate the options, and return a function that runs the verb."""
+    """Import a command and the user's modules, validate the options, and return a function that runs the command."""
     if args.version or args.verb is None:
 
         def print_text() -> int:

@@ -96,8 +96,8 @@ def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str
 
 
 def _time_by_launcher(args: TrainingOptions, recipe_rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return a row for each engine, the requested one first, with the minutes that the plan takes on the engine's CPUs;
-    None if the engine is not available."""
+    """Return a row for each engine, the requested one first, with the minutes that the plan takes on the engine's CPUs
+    (None if the engine is not available)."""
     requested, rows = parse_launcher(args), []
     total = sum(row["missing"] * row["minutes_each"] for row in recipe_rows)
     longest = max((row["minutes_each"] for row in recipe_rows if row["missing"]), default=0.0)

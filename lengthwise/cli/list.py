@@ -96,7 +96,7 @@ def _build_overview(systems: Iterable[sources.RecipeFile], sections: Sections) -
 
 
 def _group_entries(entries: Mapping[str, str], group_size: float) -> list[tuple[str, str]]:
-    """Return pairs (name, text); ``group_size`` or more names with one text become the first name and their number."""
+    """Return pairs (name, text); ``group_size`` or more names with equal texts become the first and their number."""
     lines = []
     for text, group in group_by(entries.items(), lambda entry: entry[1]).items():
         names = [name for name, _ in group]

@@ -29,7 +29,7 @@ class Measurement(NamedTuple):
 
 
 def plan_measurements(args: PlanOptions, recipe: Recipe) -> list[Measurement]:
-    """Return all measurements except those of families. Errors are raised here, before hours of training."""
+    """Return all measurements except those of families. Invalid options raise UsageError here."""
     rules = options.choose_rules(args, recipe)
     sizes = options.parse_sizes(args.lengths) if args.lengths else choose_default_sizes(recipe)
     kinds: list[Kind] = ["uniform", *options.list_extra_kinds(args, recipe.task)]
@@ -63,7 +63,7 @@ def has_all_results(args: PlanOptions, run: Run) -> bool:
 
 
 def _list_missing_measurements(args: PlanOptions, run: Run, plan: Sequence[Measurement]) -> Iterator[Measurement]:
-    """Yield the planned measurements that a run lacks, or has on fewer problems."""
+    """Yield the planned measurements that a run lacks, or has on fewer problems than planned."""
     for planned in plan:
         # Rules after the first, which may run many more loops, get at most 1000 problems.
         samples, rules = planned.samples, planned.rules
@@ -87,7 +87,7 @@ def _plan_families(args: PlanOptions, recipe: Recipe, uniform_plan: Measurement)
 
 
 def _select_unmeasured_parts(run: Run, measurement: Measurement) -> Iterator[Measurement]:
-    """Yield the parts of a measurement that a run lacks, or has on fewer problems."""
+    """Yield the parts of a measurement that a run lacks, or has on fewer problems than planned."""
     known_scores = set()
     for (sizes, problems, rule), count in run.count_measured_problems().items():
         is_of_kind = problems not in KINDS_WITH_CURVE if measurement.families else problems == measurement.kind

@@ -1,4 +1,4 @@
-"""Convert the text of command-line options, shared by several verbs, to objects."""
+"""Convert the text of command-line options, shared by several commands, to objects."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from lengthwise.training.arithmetic import Matmul
 
 
 def parse_sizes(text: str) -> list[AnySize]:
-    """Parse sizes: ``8,12,16``, ``1-60`` or ``10-100:10`` (every tenth); for a task of two sizes ``2x15`` or
-    ``1-20x1-40`` (every pair); or several of these, separated by commas. Duplicates are dropped."""
+    """Parse sizes and ranges, separated by commas: ``8,12,16``, ``1-60``, ``10-100:10`` (every tenth) or, for a task
+    with two axes, ``2x15`` or ``1-20x1-40`` (every pair). Duplicates are dropped."""
     parts: list[list[range]] = []  # for each part of the list, such as 1-20x1-40, the range of each axis
     for part in map(str.strip, text.split(",")):
         spans = []
@@ -175,7 +175,7 @@ def choose_rules(args: MeasurementOptions, recipe: Recipe) -> list[Stopping]:
 def parse_single_rule(texts: Sequence[str]) -> Stopping | None:
     """Return the requested stopping rule, or None. Raises UsageError if there are several."""
     if len(texts) > 1:
-        raise UsageError("this verb uses a single rule: give --stopping once")
+        raise UsageError("this command uses a single rule: give --stopping once")
     return next(iter(parse_rules(texts)), None)
 
 
@@ -202,7 +202,7 @@ def parse_launcher(args: TrainingOptions) -> Launcher:
 
 def local_device(args: TrainingOptions) -> tuple[torch.device, Matmul]:
     """Return the device and the precision of matrix products for a trial in this process. They are the requested
-    ones, or, if other machines train, the CPU and a precision that it has: this machine may lack a GPU."""
+    ones if this machine trains, else the CPU and a precision that it has, since this machine may lack a GPU."""
     if isinstance(parse_launcher(args), Local):
         return choose_device(args.device), args.matmul
     try:
@@ -225,7 +225,7 @@ def list_training_options(args: TrainingOptions) -> list[str]:
 
 
 def format_option_words(args: Any, omitted_fields: Collection[str]) -> list[str]:
-    """Return a verb's options as words of a command line, except ``omitted_fields`` and those at their default."""
+    """Return a command's options as words of a command line, except ``omitted_fields`` and those at their default."""
     words = []
     for field in dataclasses.fields(args):
         value, flag = getattr(args, field.name), format_flag(field.name)

@@ -1,4 +1,4 @@
-"""The parser of the command line, which reads verbs' ``Options`` from the source, since an import would load torch."""
+"""Parser of the command line, which reads commands' ``Options`` from the source, since an import would load torch."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def list_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Return the parser of each verb, by its name."""
+    """Return the parser of each command, by the command's name."""
     return next(action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser with all verbs and their options."""
+    """Return the parser with all commands and their options."""
     examples = [f"  lengthwise {text}\n      {about}" for text, about in HELP_EXAMPLES.items()]
     top = _Parser(
         prog="lengthwise",
@@ -79,7 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def read_options(verb: str) -> tuple[str, dict[str, Field]]:
-    """Read a verb's source file; return its description, and its options by name, shared options last."""
+    """Read a command's source file; return its description, and its options by name, shared options last."""
     classes = _read_classes(verb) | _read_classes("shared")
     options: dict[str, Field] = {}
     names = ["Options"]
@@ -110,7 +110,7 @@ def get_value_type(field: Field) -> Any:
 
 
 def _add_option(parser: argparse.ArgumentParser, field: Field) -> None:
-    """Add an option, or a positional argument, to the parser of a verb."""
+    """Add an option, or a positional argument, to the parser of a command."""
     name, kind = field.name, field.type.removesuffix(" | None")
     metavar, colon, about = field.about.partition(": ")
     flag = format_flag(name)

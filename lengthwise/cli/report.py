@@ -71,7 +71,7 @@ class Options(OutputOptions, ProgressOptions):
 
 
 def run(args: Options) -> int:
-    """Write tables and figures of runs; with --stopping, accuracy and confidence against loops."""
+    """Write tables and figures of runs; with --stopping, of their accuracy and confidence against loops."""
     _parse_figure_options(args)
     args.runs = _skip_other_folders(args.runs)
     folders = [Path(name) for name in args.runs if is_results_folder(Path(name))]
@@ -128,7 +128,7 @@ def _parse_figure_options(args: Options) -> dict[str, Any]:
 
 
 def _skip_other_folders(names: Sequence[str]) -> list[str]:
-    """Return ``names`` without sweep folders and the results of ``demo``, which ``runs/*`` includes; warn of these."""
+    """Return ``names`` without sweep folders and results of ``demo``, which ``runs/*`` includes; print a warning."""
     runs_path, paths = get_runs_folder().resolve(), {name: Path(name) for name in names}
     skipped = [name for name, path in paths.items() if (path / "sweep.json").exists()
              or (is_results_folder(path) and path.resolve().parent == runs_path)]  # fmt: skip
@@ -139,7 +139,7 @@ def _skip_other_folders(names: Sequence[str]) -> list[str]:
 
 
 def _open_run(name: str) -> RunFolder:
-    """Return the folder of a run or of shipped weights. The recipe is not read, which would be slow."""
+    """Return the folder of a run or of shipped weights. The recipe is not read, since that is slow."""
     path = SHIPPED_FOLDER / name if not is_folder(Path(name)) and name in list_shipped_weights() else require_run(name)
     check_is_run(path)
     return RunFolder(path)

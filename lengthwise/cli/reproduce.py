@@ -180,7 +180,7 @@ def _read_runs_of_other_tasks(folder: Path, study: Study) -> list[RunFolder]:
 
 
 def _add_published_runs(folder: Path, runs: Sequence[Run]) -> list[RunFolder]:
-    """Return ``runs`` and the published runs to keep, which are those of other recipes, and other seeds of unchanged
+    """Return ``runs`` and the published runs to keep: runs of other recipes, and of other seeds of unchanged
     recipes. Recipes are in the folder's order, new ones last; seeds are in ascending order."""
     seeds = {(run.outline.seedless_id, run.outline.seed, run.outline.data_seed) for run in runs}  # ids may have changed
     recipes = {run.outline.name: run.outline.seedless_id for run in runs}
@@ -197,7 +197,7 @@ def _add_published_runs(folder: Path, runs: Sequence[Run]) -> list[RunFolder]:
 def _publish_panel(
     args: Options, panel: Panel, runs: Sequence[RunFolder], folder: Path, operations_per_step: Mapping[str, float]
 ) -> list[Path]:
-    """Write the panel's files: scores, figures, adaptive recipes' accuracy against loops, lengths in a fixed set."""
+    """Write the panel's files: scores, figures, accuracy of adaptive recipes against loops, a fixed set's lengths."""
     files = publish(runs, folder, title=panel.title, operations_per_step=operations_per_step, highlight=panel.highlight)
     rows: dict[str, list[Row]] = defaultdict(list)
     for one in sorted(runs, key=lambda run: run.outline.seed) if panel.further_rules else []:

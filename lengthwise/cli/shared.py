@@ -1,5 +1,5 @@
-"""Options that several verbs share. ``cli.parser`` reads them from the source: a field's type and default are those of
-the option; the comment beside or above the field is its help, with the value's placeholder before a colon."""
+"""Options that several commands share. ``cli.parser`` reads them from the source: a field's type and default are those
+of the option; the comment beside or above the field is its help, with the value's placeholder before a colon."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Several = Sequence[str]  # an option that takes one or more words
 
 @dataclass(kw_only=True)
 class OutputOptions:
-    """Options of every verb."""
+    """Options of every command."""
 
     json: bool = False  # print the result as JSON on standard output
     # MODULE: first import your own module: its classes and recipes are then known by name
@@ -28,7 +28,7 @@ class OutputOptions:
 
 @dataclass(kw_only=True)
 class ProgressOptions:
-    """An option of verbs that show progress."""
+    """An option of commands that show progress."""
 
     quiet: bool = False  # show no progress
 
@@ -89,7 +89,7 @@ class ComputeOptions(DeviceOptions):
 
 @dataclass(kw_only=True)
 class TrainingOptions(DeviceOptions, OutputOptions, ProgressOptions):
-    """The options of verbs that train several runs."""
+    """The options of commands that train several runs."""
 
     seeds: Seeds = 1  # K: train K seeds (default: 1)
     jobs: Size | None = None  # J: processes at a time (default: number of cores, at most 2)

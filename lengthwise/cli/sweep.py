@@ -1,5 +1,5 @@
-"""The command ``sweep``: train a recipe with several values of its fields; choose the best near the training
-lengths."""
+"""The command ``sweep``: train a recipe with several values of its fields; choose the best by exact match near the
+training lengths."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Sweep:
 
 @dataclass(kw_only=True)
 class Options(TrainingOptions, RecipeOptions):
-    """Train a recipe with several values of its fields; choose the best near the training lengths."""
+    """Train a recipe with several values of its fields; choose the best by exact match near the training lengths."""
 
     samples: Size = 1000  # N: fresh problems per length (default: 1000)
     out: str | None = None  # FOLDER: where tables and figures go
@@ -125,7 +125,7 @@ def _record_sweep(folder: Path, text: str) -> None:
 
 
 def _run_search(args: Options, sweep: Sweep, search: Search, trial_count: int) -> list[str]:
-    """Search with one trial per job at a time; trials below the median get no further seed. Return the error lines."""
+    """Search with one trial per job at a time; trials below the median get no more seeds. Return the error lines."""
     faults: list[str] = []
     waiting, jobs = search.list_unfinished_trials(), options.resolve_jobs(args.jobs)
     retried = {trial.number for trial in waiting}
@@ -144,7 +144,7 @@ def _run_search(args: Options, sweep: Sweep, search: Search, trial_count: int) -
 
 
 def _run_trials(args: Options, sweep: Sweep, search: Search, open_trials: Sequence[Any]) -> tuple[list[str], list[Any]]:
-    """Train these trials seed by seed, while the search continues them; return the errors and the failed trials."""
+    """Train each trial seed by seed, until the search ends it; return the errors and the failed trials."""
     faults: list[str] = []
     failed: list[Any] = []
     trials = {trial.number: (trial, search.suggest_point(trial)) for trial in open_trials}
@@ -188,7 +188,7 @@ def _train_runs(args: Options, sweep: Sweep, runs: Sequence[Run]) -> list[str]:
 
 
 def _compute_mean_exact_match(sweep: Sweep, run: Run) -> float | None:
-    """Return a run's exact match, mean over the sizes; 0 if it diverged, None if it is not measured."""
+    """Return a run's mean exact match over the sizes; 0 if it diverged, None if it has not been measured."""
     if run.folder.exists() and run.diverged:
         return 0.0
     all_sizes = {run.recipe.sizes(size) for size in sweep.sizes}

@@ -20,7 +20,7 @@ class Options(OutputOptions):
 
 
 def run(args: Options) -> int:
-    """Send to each tracker the rows of a run that it lacks."""
+    """Send to each tracker the rows of a run that the tracker lacks."""
     folder = RunFolder(require_run(args.runs))
     if not (folder.folder / "config.json").exists():
         raise UsageError(f"{folder.folder}: not a run: it has no config.json")

@@ -134,7 +134,7 @@ def _find_recipe(args: Options) -> Recipe:
 
 
 def _warn_of_new_run(folder: Path, recipes: Sequence[Recipe]) -> None:
-    """Warn that changing a run's recipe starts another run, which does not continue from that run's weights."""
+    """Warn that changing a run's recipe starts a new run, which does not continue from the old run's weights."""
     new = [Run.locate(recipe).folder for recipe in recipes if recipe.id != Run.open(folder).recipe.id]
     if new := [path for path in new if not (path / "config.json").exists()]:
         warn(f"with these changes {folder} is another recipe, trained from step 0 in {new[0]}; {folder} is not changed:"

@@ -1,1 +1,1 @@
-"""Recipes: the configuration of a training run, its parts, and its batches as a pure function of the step."""
+"""Recipes, the configurations of training runs; their parts; and their batches as a pure function of the step."""

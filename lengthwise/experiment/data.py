@@ -178,7 +178,7 @@ def draw_fresh_problems(
     task, source = task.select_part(purpose), choose_source(task, source)
     check_size(task, size, kind)
     if kind == "natural" and len(set(size)) > 1:
-        raise UsageError(f"natural problems have one size on every axis: {max(size)}, not {'x'.join(map(str, size))}")
+        raise UsageError(f"natural problems have one size for all axes: {max(size)}, not {'x'.join(map(str, size))}")
     sample = get_sampler(task, kind)
     address = "hard" if kind == task.harder else kind  # the harder set is also a family with a name of its own
     draw = stream(seed, "test", task.name, address, *size, -1 if step is None else step)
@@ -195,11 +195,11 @@ def draw_fresh_problems(
 
 
 def _check_ids(task: Task, problems: Problems) -> None:
-    """Raise UsageError if a prompt or an answer holds an id without a symbol."""
+    """Raise UsageError if a prompt or an answer has an id without a symbol."""
     top = len(task.symbols) - 1
     for name, ids in (("a prompt", problems.prompt), ("an answer", problems.answer)):
         if (wrong := (ids < 0) | (ids > top)).any():
-            raise UsageError(f"{task.name}: {name} holds the id {int(ids[wrong][0])}; its symbols are 0 to {top}")
+            raise UsageError(f"{task.name}: {name} has symbol id {int(ids[wrong][0])}; ids must be 0 to {top}")
 
 
 def get_sampler(task: Task, kind: Kind) -> Sampler:
@@ -220,8 +220,8 @@ def draw_recipe_problems(
     recipe: Recipe, size: AnySize, count: int, *, seed: int, step: int | None = None, kind: Kind = "uniform"
 ) -> Problems:
     """Draw fresh problems of one size for a model of this recipe (see ``draw_fresh_problems``, ``Recipe.sizes``).
-    Sizes of ``natural`` problems start at the smallest training size. If ``size`` is beyond the training length, they
-    start just above the training length, so that the two sets do not overlap."""
+    Sizes of ``natural`` problems start at the smallest training size or, if ``size`` is beyond the training length,
+    just above that length, so that they include no training size."""
     sizes, source = recipe.sizes(size), recipe.source
     bottom = find_smallest_natural_size(sizes, recipe.lengths.bottom, recipe.lengths.top)
     return draw_fresh_problems(recipe.task, sizes, count, seed=seed, step=step, kind=kind, bottom=bottom, source=source)

@@ -34,8 +34,8 @@ class Lengths(Config):
         _check_order(bottom=self.bottom, top=self.top)
 
     def tops(self, axes: int) -> tuple[int, ...]:
-        """Return the largest training size on each of ``axes`` axes. Raises UsageError if ``most`` has another number
-        of axes."""
+        """Return the largest training size on each of ``axes`` axes. Raises UsageError if ``most`` has values for
+        another number of axes."""
         if self.most and len(self.most) != axes:
             raise UsageError(f"`most` needs the largest size on each of {axes} axes, not {self.most}")
         return tuple(min(self.top, most) for most in self.most) or (self.top,) * axes
@@ -192,7 +192,7 @@ class Curriculum(Growing):
 class Mastery(Growing):
     """Sizes drawn uniformly from ``bottom`` to a maximum, which grows by 1 or by a factor ``grow`` with each exam
     passed. Every ``every`` steps, the model takes an exam of ``count`` fresh problems of the largest size; it passes if
-    a fraction ``least`` of its answers is right. A fraction ``longest`` of the rows has the largest size instead."""
+    at least a fraction ``least`` of the answers is right. A fraction ``longest`` of the rows has the largest size."""
 
     top: Size  # the largest training size in the end
     start: Size = 1  # the first maximum

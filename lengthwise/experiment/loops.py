@@ -80,8 +80,8 @@ class ExtraLoops(Loops):
 
 @dataclass(frozen=True)
 class AnyLoops(ExtraLoops):
-    """``ExtraLoops``, but in training a fraction ``early`` of the rows stops at a random loop before the planned one.
-    The objective ``Halting`` teaches the model that such rows are not solved yet."""
+    """Like ``ExtraLoops``, but in training a fraction ``early`` of the rows stops at a random loop before the planned
+    one. The objective ``Halting`` teaches the model that such rows are not solved yet."""
 
     early: Fraction = 0.25  # fraction of training rows that stop before their planned loop
 

@@ -115,7 +115,7 @@ class Schedule(Config):
             raise UsageError("an exponential decay never reaches 0: give it a floor above 0, e.g. floor=0.05")
 
     def factor(self, step: int, steps: int) -> float:
-        """Return the learning rate at a step, counted from 0, of ``steps`` in all, as a fraction of its peak."""
+        """Return the learning rate at a step (from 0) of a run of ``steps`` steps, as a fraction of its peak."""
         warm = self.warmup * steps
         if step < warm:
             return (step + 1) / (warm + 1)

@@ -66,8 +66,9 @@ def has_foreign_code(recipe: Config, model: nn.Module) -> bool:
 
 @contextmanager
 def wrap_user_errors(part: Config) -> Iterator[None]:
-    """Turn any error in a ``with`` block, even ``SystemExit``, into a one-line UsageError with the error as its cause,
-    if ``part`` has user-defined classes, which the message names. ``part`` is a recipe, task, rule or source."""
+    """Turn an error in a ``with`` block, even ``SystemExit``, into a one-line UsageError, with the error as its cause.
+    The message names the user-defined classes of ``part``, which is a recipe, task, rule or source; if there are none,
+    an ``Exception`` is raised unchanged."""
     try:
         yield
     except (UsageError, KeyboardInterrupt, GeneratorExit):

@@ -92,7 +92,7 @@ def draw_problems(
     for size in sizes:
         check_size(task, size, kind)
     if not sizes or count < 1:
-        raise UsageError("problems: name one size or more, and a count from 1 up")
+        raise UsageError("problems: give one size or more, and a count from 1 up")
     size_table, yielded, number, empty_chunks = torch.tensor([list(size) for size in sizes]), 0, 0, 0
     while yielded < count:
         draw = stream(seed, "problems", task.name, *address, split or "all", number)
@@ -103,7 +103,7 @@ def draw_problems(
         problems = problems.take(slice(count - yielded)).to_smallest_type(len(task.symbols))
         number, yielded, empty_chunks = number + 1, yielded + len(problems), 0 if len(problems) else empty_chunks + 1
         if empty_chunks == MAX_EMPTY_CHUNKS:
-            raise NoProblemsLeft(f"{task.name} has no problems of these sizes in its {split} part: name larger sizes")
+            raise NoProblemsLeft(f"{task.name} has no problems of these sizes in its {split} part: use larger sizes")
         yield problems
 
 

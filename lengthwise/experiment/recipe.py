@@ -122,7 +122,7 @@ class Recipe(fields.Config):
             raise UsageError(f"accumulate={self.accumulate}: {kind} takes several steps on a batch: omit accumulate")
         if self.start >= self.steps:
             includes = f"steps={self.steps} must include the {self.start} steps of the run that this one continues"
-            raise UsageError(f"{includes}: write steps={2 * self.start} to train as long again")
+            raise UsageError(f"{includes}: write e.g. steps={2 * self.start} to add {self.start} steps")
         self._check_problems()
         for probe in self.watch.probes:
             self.task.parse(probe)
@@ -145,7 +145,7 @@ class Recipe(fields.Config):
             raise UsageError("hard must be 0 with Natural lengths: a task's own distribution has no harder set")
         fixed = self.source if isinstance(self.source, Finite) else None
         if fixed and (isinstance(self.lengths, Growing) or self.hard or self.families):
-            raise UsageError("source: with a fixed set, lengths must not grow, hard and families must be 0")
+            raise UsageError("source: with a fixed set, lengths must not grow, and hard and families must be 0")
         if fixed and fixed.rows < self.batch:
             raise UsageError(f"source: a set of {fixed.rows} rows is smaller than a batch of {self.batch}: raise rows")
         self.layout.check(self.task)
@@ -160,7 +160,7 @@ class Recipe(fields.Config):
         families = choose_families(self.task.families, self.family_names, f"family_names: {self.task.name}")
         smallest, top = min((family.smallest for family in families), default=0), self.tops[0]
         if smallest > top:
-            raise UsageError(f"family_names: sizes start at {smallest}, above lengths.top={top}: name others")
+            raise UsageError(f"family_names: sizes start at {smallest}, above lengths.top={top}: name other families")
         if self.families and not self.task.families:
             raise UsageError(f"{self.task.name} has no families of problems: leave `families` at 0")
 
@@ -314,8 +314,8 @@ def import_parts() -> None:
 
 
 def check_stopping(layout: Layout, stopping: Stopping) -> None:
-    """Raise UsageError if a rule reads the model's answers but the layout's inputs hold the right ones, or if a rule
-    waits for a nonempty answer but the layout's answers are never empty."""
+    """Raise UsageError if a rule reads the model's answers but the layout's inputs hold the right answers. Also raise
+    it if a rule waits for a nonempty answer but the layout's answers are never empty."""
     _check_end_symbol(layout, stopping)
     if layout.decodes and stopping.reads_output:
         names = f"{type(stopping).__name__} looks at the model's own answer, which {type(layout).__name__}"

@@ -40,7 +40,7 @@ class ResourceEstimate:
     seconds: float  # seconds of one CPU thread
 
     def check(self, description: str) -> None:
-        """Raise UsageError if this machine lacks the memory; ``description`` names what takes it."""
+        """Raise UsageError if this machine lacks the memory; ``description`` states what needs it."""
         if self.memory > (limit := get_available_memory()):
             needed = f"{description} takes about {format_bytes(self.memory)} of memory"
             raise UsageError(f"{needed}; this machine has {format_bytes(limit)}")

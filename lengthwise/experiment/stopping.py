@@ -97,7 +97,7 @@ class MaxConfidence(OutputRule):
 
     ``per="batch"`` is the published rule (Fan et al., 2025, section 5): it chooses one loop for all 512 rows of a
     batch, which have one length, by their mean confidence, so an answer depends on the others. The official code tests
-    on 512 rows during training, on 6,400 at the end. ``per="example"``, which chooses a loop for each row, is not
+    on 512 rows during training and on 6,400 at the end. ``per="example"``, which chooses a loop for each row, is not
     published.
     """
 
@@ -190,7 +190,7 @@ class Settled(Stopping):
 @dataclass(frozen=True)
 class Restarts(Stopping):
     """Answers each problem by ``rule`` from ``count`` initial states, and keeps the most confident answer. With
-    ``pick="residual"``, it keeps the answer whose loop moved the state least at the position that moved most.
+    ``pick="residual"``, it keeps the answer whose loop moved the state least, measured at the position that moved most.
 
     The first initial state is the model's own, so its answer is always among those compared. The other states are
     random, as in training, and depend on the problem's symbols only. The model needs ``start_noise``, e.g.
@@ -204,7 +204,7 @@ class Restarts(Stopping):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.rule, Restarts):
-            raise UsageError("Restarts takes another rule than Restarts: for more initial states, raise count")
+            raise UsageError("Restarts needs a rule other than Restarts: for more initial states, raise count")
         for name in ("needs_end", "together", "window", "answer_lag"):
             object.__setattr__(self, name, getattr(self.rule, name))
         object.__setattr__(self, "starts", self.count)
@@ -241,7 +241,7 @@ def check_loops(part: fields.Config, method: str, loops: Int[Tensor, " b"], rows
     _check_rows(part, method, loops, torch.long, rows)
     if (loops < 1).any():
         name = fields.format_part(part)
-        raise UsageError(f"{name}: {method} gives {int(loops.min())} loops; it must give 1 or more")
+        raise UsageError(f"{name}: {method} returned {int(loops.min())} loops; it must return 1 or more")
 
 
 def choose_loops(
@@ -252,7 +252,7 @@ def choose_loops(
     _check_rows(rule, "choose", chosen, torch.long, len(limit))
     if (wrong := (chosen < 1) | (chosen > limit)).any():
         chosen_loop, ran = int(chosen[wrong][0]), int(limit[wrong][0])
-        raise UsageError(f"{rule.name}: choose returned loop {chosen_loop} for a row that ran {ran}")
+        raise UsageError(f"{rule.name}: choose returned loop {chosen_loop} for a row; it must be 1 to {ran}")
     return chosen
 
 
@@ -284,7 +284,7 @@ def find_done_rows(
     _check_rows(rule, "done", done, torch.bool, len(planned))
     lag = rule.answer_lag
     if lag >= min(loop, rule.window) and done.any():
-        raise UsageError(f"{rule.name}: done stopped a row after loop {loop}, whose answer is {lag} loops earlier")
+        raise UsageError(f"{rule.name}: done stopped a row after loop {loop}; its answer comes from {lag} loops before")
     return done
 
 

@@ -87,7 +87,7 @@ class Study:
             names = [getattr(part, field_name).casefold() for part in parts]
             if shared := [name for name in names if names.count(name) > 1]:
                 kind = "panels" if parts is self.panels else "recipes"
-                raise UsageError(f"{error}: two {kind} have the {field_name} {shared[0]!r}; give each its own")
+                raise UsageError(f"{error}: two {kind} have the same {field_name}, {shared[0]!r}; rename one")
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:

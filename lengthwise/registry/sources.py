@@ -113,7 +113,7 @@ def register_module(path: Path) -> None:
 
 
 def _parse_classes(path: Path) -> Iterator[ClassDeclaration]:
-    """Yield the classes of a source file. A renamed class keeps its name in stored recipes, ``recorded_name``."""
+    """Yield the classes of a source file. A renamed class has its ``recorded_name``, the name in stored recipes."""
     for node in ast.parse(path.read_bytes()).body:
         if isinstance(node, ast.ClassDef):
             fields = {ast.unparse(part.target): part.value for part in node.body if isinstance(part, ast.AnnAssign)}
@@ -141,7 +141,8 @@ def find_class(name: str) -> ClassDeclaration | None:
 
 
 def list_ancestors(declaration: ClassDeclaration, *excluded: ClassDeclaration) -> list[ClassDeclaration]:
-    """Return a class's ancestors, nearest first. A base in the same file takes precedence over others of its name."""
+    """Return a class's ancestors, nearest first. A base in the same file takes precedence over classes of its name in
+    other files."""
     found = []
     for base in declaration.bases:
         # A class may have the name of its base, as in ``class GRU(nn.GRU)``, so exclude the class itself.

@@ -5,8 +5,8 @@ A run is ``runs/<name>-<id>/`` (or under ``$LENGTHWISE_RUNS``):
 
     config.json         the recipe             } together a folder of weights, in the Hugging Face layout
     model.safetensors   the trained weights    } (written at the end of training)
-    metrics.jsonl       training metrics, a row per line
-    scores.jsonl        evaluation scores, a row per line
+    metrics.jsonl       training metrics, a row per logged step
+    scores.jsonl        evaluation scores, a row per size, kind of problems and stopping rule
     depth.jsonl         accuracy after every loop, a row per size
     anatomy.jsonl       error analyses, a row per size
     code.json           hashes of the user-defined classes that the run was trained with, if there are any
@@ -14,7 +14,7 @@ A run is ``runs/<name>-<id>/`` (or under ``$LENGTHWISE_RUNS``):
     final.pt            the state at the end of training, if requested (--keep-state)
     about.json          versions, commit, device, time; and the recipe's outline
     tracked-*.json      number of rows sent to a tracker
-    failed.json         why training or evaluation failed last, and the verdict, if there is one
+    failed.json         why training or evaluation last failed, and whether training diverged
 
 An inquiry to a language model is ``runs/ask-<model>-<task>-<id>/``:
 
@@ -250,7 +250,7 @@ class RunFolder(Folder):
         return self.folder / "failed.json"
 
     def record_failure(self, reason: str, verdict: str = "") -> None:
-        """Store why the run failed, and the ``verdict``: ``DIVERGED`` or empty."""
+        """Store why the run failed, and a ``verdict``: ``DIVERGED``, or empty for other failures."""
         write_json(self.failure_file, {"reason": reason, "verdict": verdict})
 
     def clear_failure(self) -> None:
@@ -298,7 +298,7 @@ class RunFolder(Folder):
         try:
             return fields.decode(kind, value, f"{path}: {location}")
         except UsageError as error:
-            raise UsageError(f"{error}; delete {path.name}; a report does not need it") from None
+            raise UsageError(f"{error}; delete {path.name}, which a report does not need") from None
 
     def write_about(self, about: dict[str, Any]) -> None:
         """Write about.json: versions, commit, device and time, and the recipe's outline."""
@@ -315,7 +315,7 @@ class RunFolder(Folder):
 
 
 class InquiryFolder(Folder):
-    """The folder of an inquiry to a language model: rows of ``replies`` and ``scores``, and the inquiry's values."""
+    """The folder of an inquiry to a language model: the inquiry itself, and rows of ``replies`` and ``scores``."""
 
     def config(self) -> dict[str, Any]:
         """Return the inquiry as plain values. Raises UsageError if it cannot be read."""

@@ -138,7 +138,7 @@ def _translate_errors(address: HubAddress) -> Iterator[None]:
         status = getattr(getattr(error, "response", None), "status_code", 0)
         raise UsageError(f"{address}: {STATUS_TEXTS.get(status, f'the Hub answered with status {status}')}") from None
     except (errors.LocalEntryNotFoundError, ConnectionError, *_list_http_errors()[1:]):
-        raise UsageError(f"{address}: the Hub cannot be reached, and the cache has no whole copy") from None
+        raise UsageError(f"{address}: the Hub cannot be reached, and the cache has no complete copy") from None
     except UsageError:
         raise
     except (OSError, ValueError, _list_http_errors()[0]) as error:

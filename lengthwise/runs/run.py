@@ -60,9 +60,9 @@ class Weights:
 
 
 def load(weights: str | Path | Run, device: str | torch.device = "cpu") -> Weights:
-    """Load weights: of a run, shipped weights by name, from a folder with config.json and model.safetensors, or from
-    the Hub (``hf:user/name``, ``hf:user/name@revision``). Raises UsageError if a file is missing or damaged, or if the
-    weights do not fit the recipe. No file can run code."""
+    """Load a run's weights, shipped weights by name, or weights from a folder with config.json and model.safetensors or
+    from the Hub (``hf:user/name``, ``hf:user/name@revision``). Raises UsageError if a file is missing or damaged, or
+    if the weights do not fit the recipe. No file can run code."""
     if isinstance(weights, Run):
         return weights.weights(device)
     chosen, folder = choose_device(device), find_weights_folder(weights)
@@ -76,7 +76,7 @@ def load(weights: str | Path | Run, device: str | torch.device = "cpu") -> Weigh
     try:
         tensors = load_tensors(read_bytes(path, compute_max_tensor_bytes()))
     except (SafetensorError, OSError) as error:
-        raise UsageError(f"{path}: not a whole safetensors file ({format_error(error)})") from None
+        raise UsageError(f"{path}: not a complete safetensors file ({format_error(error)})") from None
     try:
         model.load_state_dict(tensors)
     except RuntimeError:
@@ -105,7 +105,7 @@ def find_weights_folder(weights: str | Path) -> Path:
     """Return the folder of weights given by a path, a run's name, the name of shipped weights or an address on the Hub.
     Raises UsageError if there is no such folder."""
     if not isinstance(weights, (str, Path)):
-        raise UsageError(f"name weights by a folder or a name, not by {quote_value(weights)}")
+        raise UsageError(f"give weights as a folder or a name, not as {quote_value(weights)}")
     if str(weights).startswith(HUB_PREFIX):
         return download_weights(str(weights))
     if folder := find_run(weights):

@@ -25,8 +25,8 @@ CLAIMS = (
 
 @validate_arguments
 def abacus(tasks: str = "all", scale: Literal["cpu", "blog", "paper"] = "cpu") -> Study:
-    """Abacus embeddings: a map of sums of up to 40 × 40 digits, positional encodings compared, layers and loops
-    compared, and other tasks."""
+    """Abacus embeddings: a map of sums of up to 40 × 40 digits, comparisons of positional encodings, of layers
+    and loops, and other tasks."""
     recipes = abacus_recipes.abacus_addition(), abacus_recipes.abacus_addition_full()
     loops, grid, sizes = (), (40, 40), (60, 100)
     if scale == "blog":

@@ -1,4 +1,4 @@
-"""Which architecture generalizes on which formal language? Architectures × tasks, trained by the same protocol."""
+"""Which architecture generalizes on which formal language? All architectures are trained by the same protocol."""
 
 from __future__ import annotations
 

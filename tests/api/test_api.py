@@ -252,7 +252,7 @@ def test_a_run_prefers_scores_by_its_own_rule():
 
 
 def test_a_difference_between_scores_has_newcombe_s_interval():
-    """Newcombe (1998), Statistics in Medicine 17, 873–890, table II, method 10, gives this for 56/70 − 48/80."""
+    """Newcombe (1998), Statistics in Medicine 17, 873–890, table II, method 10: the interval of 56/70 − 48/80."""
 
     def score(exact, count):
         return lw.Score("", "", "", "", (1,), count, exact, exact, exact, 1.0)
@@ -322,7 +322,7 @@ WRONG_CALLS = [
     (lambda: lw.problems("Addition(bas=2)", 4, 3), "did you mean base"),
     (lambda: lw.problems("Additon(base=2)", 4, 3), "did you mean Addition"),
     (lambda: lw.evaluate("looped-pairs", 8, kind="hrad"), "did you mean hard"),
-    (lambda: lw.evaluate("looped-pairs", 8, task="parity"), "are for a module"),
+    (lambda: lw.evaluate("looped-pairs", 8, task="parity"), "apply only to a module"),
     (lambda: lw.evaluate("looped-pairs", 8, device="nonsense"), "available are: auto, cpu"),
     (lambda: lw.evaluate(7, 8), "evaluate takes a run, weights, a name, a folder or a torch module, not 7"),
     (lambda: lw.evaluate(Gru(), 2), "Gru: name the task"),
@@ -334,7 +334,7 @@ WRONG_CALLS = [
     (lambda: lw.evaluate("looped-parity", 3, samples=2, quiet=True).compare("x"), "compare takes scores, not 'x'; lw."),
     (lambda: lw.depth([]), "depth: name weights"),
     (lambda: lw.depth("looped-parity", more="5"), "more: '5' is not a whole number"),
-    (lambda: lw.check(), "check: name what to test"),
+    (lambda: lw.check(), "check needs at least one argument"),
     (lambda: lw.problems("parity", 4, 3).batches(0, lw.NextToken()), "rows must be 1 or more, not 0"),
     (lambda: lw.problems("parity", 4, 3).batches(2, "NextTokn"), "layout: .*did you mean NextToken"),
     (lambda: lw.File.of([("10", "1")], "x.jsonl"), "rows must be dicts with prompt and answer, as frame.to_dict"),
@@ -342,7 +342,7 @@ WRONG_CALLS = [
     (lambda: lw.train(UnfrozenSpec(), task="parity"), "UnfrozenSpec is not a frozen dataclass"),
     (lambda: lw.train(Spec()), "Spec: name the task"),
     (lambda: lw.train("looped-parity", lengths=[4, 8]), r"^lengths: \[4, 8\] is neither the longest training length"),
-    (lambda: lw.train(Spec(), task="parity", model=Spec()), "^model: Spec is a model already; give only one$"),
+    (lambda: lw.train(Spec(), task="parity", model=Spec()), "^model: the recipe Spec is a model; omit model$"),
     (lambda: lw.train([]), "train takes a recipe, its name, a model's configuration or a torch module, not "),
     (lambda: lw.train("looped-parity", matmul="bfloat16"), "matmul: 'bfloat16' is not one of: fp32, tf32, bf16"),
     (lambda: lw.train(TINY_RECIPE, threads=True), "threads: True is not a whole number"),

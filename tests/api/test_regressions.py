@@ -30,7 +30,7 @@ def test_validation_problems_have_the_distribution_of_training_problems():
     within = torch.arange(problems.prompt.shape[1]) < problems.prompt_length[:, None]
     assert int(((problems.prompt > 0) == within).all(1).sum()) >= 50  # a prompt of ones, and zeros behind it
     recipe = catalog.find_recipe("looped-multiplication")
-    with pytest.raises(lw.UsageError, match="one size on every axis: 3, not 2x3"):
+    with pytest.raises(lw.UsageError, match="one size for all axes: 3, not 2x3"):
         data.draw_recipe_problems(recipe, (2, 3), 10, seed=0, kind="natural")
     assert int(data.draw_recipe_problems(recipe, (3, 3), 50, seed=0, kind="natural").sizes.max()) == 3
     with pytest.raises(lw.UsageError, match="count must be 1 or more"):

@@ -46,7 +46,7 @@ def take_lock(folder):
 
 
 def write_tracker_ledger(folder):
-    """Write a tracker's ledger, and raise the failure that the tracker only notes."""
+    """Write a tracker's file of sent rows, and raise its failure, which the tracker only reports."""
     notes = []
     Tracker(Run(folder, RECIPE), "tensorboard", notes.append).send_rows("metrics", [{"step": 2, "loss": 0.4}])
     raise lw.UsageError(*notes)
@@ -131,7 +131,7 @@ def test_no_writer_follows_a_link(name, make_link, outside_folder, tmp_path, mon
 
 
 def run_failing_command(*words):
-    """Run a command that must fail, and return its one line of error; on a busy machine, progress comes first."""
+    """Run a command that must fail, and return its one-line error; on a busy machine, lines of progress precede it."""
     done = command(*map(str, words))
     *progress, error = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (2, "") and all("so far" in line for line in progress), done.stderr
@@ -139,7 +139,7 @@ def run_failing_command(*words):
 
 
 def test_a_folder_that_the_user_names_may_be_a_link(tmp_path, monkeypatch):
-    """For example, the folder of runs may be on another disk."""
+    """For example, the folder of runs may be a link to another disk."""
     (tmp_path / "disk").mkdir()
     (tmp_path / "runs").symlink_to("disk")
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))

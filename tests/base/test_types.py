@@ -81,7 +81,7 @@ def test_join_concatenates_rows_and_pads_with_zeros(shapes):
 
 
 def test_inputs_on_a_device_keep_their_copy_on_the_cpu():
-    """Only whole inputs remember their copy on the CPU; a selection of rows does not."""
+    """Inputs on a device refer to their original on the CPU; a selection of columns does not."""
     inputs = build_batch(2, 3).inputs
     moved = inputs.to(torch.device("meta"))
     assert all(getattr(moved, name).is_meta for name in vars(inputs))

@@ -94,7 +94,7 @@ def test_a_bad_prompt_among_good_ones_gets_an_empty_line(run):
     )
 )
 def test_grids_in_a_file_may_span_several_lines(puzzles):
-    """Grids drawn over several lines are joined, with or without spaces and empty lines; grids on one line stay."""
+    """Grids over several lines are joined, with or without spaces and empty lines; grids on one line stay unchanged."""
     task, lines, wanted = Sudoku(), [], []
     for side, seed, form in puzzles:
         typed = task.to_text(task.sample(torch.tensor([[side]]), lw.stream(seed, "file")).prompt[0])

@@ -1,4 +1,5 @@
-"""Malformed text, damaged files, extreme values, closed pipes: a result or one line of error, and no partial file."""
+"""Malformed text, damaged files, extreme values and closed pipes give a result or a one-line error, and leave no
+partial file."""
 
 import dataclasses
 import importlib
@@ -87,8 +88,8 @@ PARTS += [
 
 @pytest.mark.parametrize(("name", "default"), PARTS, ids=lambda value: getattr(type(value), "__name__", value))
 def test_a_field_accepts_only_values_that_training_survives(name, default):
-    """Each field of each part refuses an extreme value in one line, or training survives its first steps with it.
-    Inherited fields are tested in the class that declares them."""
+    """Each field of each part refuses an extreme value in a one-line error, or training survives its first steps with
+    the value. Inherited fields are tested in the class that declares them."""
     where, kind = FIELD_PATHS.get(name, name), type(default).__name__
     text = SMALL_PARTS.get(kind) or format_part(default)
     base = TINY_RECIPE.change([*REQUIRED_CHANGES.get(kind, []), f"{where}={text}"] if default else [])

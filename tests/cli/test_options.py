@@ -1,4 +1,4 @@
-"""Options of verbs are declared once, in the verb's file, and passed on to the processes that the verb starts."""
+"""Options are declared once, in their command's file, and passed on to the processes that the command starts."""
 
 import dataclasses
 import importlib

@@ -128,7 +128,7 @@ def test_a_rule_stops_no_row_before_the_loop_whose_answer_counts(data):
             return torch.ones_like(planned, dtype=torch.bool)
 
     weights = load("looped-parity")
-    with pytest.raises(UsageError, match="done stopped a row after loop 1, whose answer is 2 loops earlier"):
+    with pytest.raises(UsageError, match="done stopped a row after loop 1; its answer comes from 2 loops before"):
         predict_by_rules(weights.model, weights.recipe, build_batch(weights.recipe, [3], 6), [FirstLoopRule()])
     wrong = data.draw(st.sampled_from([None, 3, torch.ones(6), torch.ones(5, dtype=torch.bool)]))
     FirstLoopRule.done = lambda self, trace, planned: wrong

@@ -107,7 +107,7 @@ def test_shown_confidence_is_that_of_the_kept_answer():
         ("looped-parity --restarts 2", "TransformerModel always starts from one state: Restarts needs a model"),
         ("looped-sudoku --pick residual", "--pick works only with --restarts: add it, e.g. --restarts 8"),
         ("abacus-addition --restarts 2", "Restarts looks at the model's own answer, which NextToken replaces"),
-        ("looped-sudoku --restarts 2 --stopping Restarts", "Restarts takes another rule than Restarts"),
+        ("looped-sudoku --restarts 2 --stopping Restarts", "Restarts needs a rule other than Restarts"),
     ],
 )
 def test_unsupported_restarts_are_refused_in_one_line(words, line, capsys):

@@ -205,7 +205,7 @@ class _LengthTask(ReverseLetters):
 
 def test_an_id_beyond_the_symbols_is_reported_before_training():
     recipe = replace(RECIPE, task=_LengthTask(), source=Fresh())
-    message = r"^_length-task: an answer holds the id 5; its symbols are 0 to 3$"
+    message = r"^_length-task: an answer has symbol id 5; ids must be 0 to 3$"
     assert len(data.draw_recipe_problems(recipe, 3, 4, seed=0)) == 4
     with pytest.raises(lw.UsageError, match=message):
         data.check_test_problems(recipe, [3, 5])

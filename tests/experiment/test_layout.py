@@ -60,7 +60,7 @@ def test_the_laws_of_layouts_hold_on_every_task(task, layout, monkeypatch):
 
 
 def test_each_layout_accepts_what_it_can_write():
-    """Row layouts accept every task but grids, pairs only sums; every task and every layout is in some pair."""
+    """Row layouts accept all tasks except grids; ``Pairs`` accepts only sums; each task and layout is in some pair."""
     assert {type(task) for task, layout in ACCEPTED_PAIRS if isinstance(layout, Pairs)} == {lw.Addition}
     for layout in ROW_LAYOUTS:
         assert [task.name for task in TASKS if not layout.accepts(task)] in ([], ["maze"])  # a grid has its own layout

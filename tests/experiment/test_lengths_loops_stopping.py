@@ -187,7 +187,7 @@ def test_without_extra_loops_training_runs_the_planned_ones(loops, rounds):
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
-        (lambda rounds: rounds * 0, "PerRound: draw gives 0 loops; it must give 1 or more"),
+        (lambda rounds: rounds * 0, "PerRound: draw returned 0 loops; it must return 1 or more"),
         (
             lambda rounds: rounds / 2,
             "PerRound: draw must return a torch.long for each of 32 rows, not torch.float32 of",
@@ -304,8 +304,8 @@ def test_limits_are_the_planned_loops_and_extra_loops_or_a_maximum(planned, extr
 @pytest.mark.parametrize(
     ("choose", "message"),
     [
-        (lambda loops: loops * 0, "choose returned loop 0 for a row that ran 3"),
-        (lambda loops: loops + 1, "choose returned loop 4 for a row that ran 3"),
+        (lambda loops: loops * 0, "choose returned loop 0 for a row; it must be 1 to 3"),
+        (lambda loops: loops + 1, "choose returned loop 4 for a row; it must be 1 to 3"),
         (
             lambda loops: loops.float(),
             r"choose must return a torch.long for each of 2 rows, not torch.float32 of \(2,\)",
@@ -325,7 +325,7 @@ def test_a_user_s_rule_must_choose_a_loop_that_was_run(choose, message, monkeypa
 @pytest.mark.parametrize(
     ("limit", "message"),
     [
-        (lambda planned: planned * 0, "limit gives 0 loops; it must give 1 or more"),
+        (lambda planned: planned * 0, "limit returned 0 loops; it must return 1 or more"),
         (lambda planned: 7, "limit must return a torch.long for each of [12] rows?, not int"),
         (lambda planned: planned * 1.5, "limit must return a torch.long for each of [12] rows?, not torch.float32 of"),
         (lambda planned: planned.max(), "limit must return a torch.long for each of [12] rows?, not torch.int64 of"),

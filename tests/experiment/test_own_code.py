@@ -376,7 +376,7 @@ def test_a_module_may_print_have_any_encoding_and_import_types_for_annotations_o
 
 @dataclass(frozen=True)
 class FaultyRule(lw.Stopping):
-    """A rule that raises in ``limit``, or reads what it has not requested: the movement, or the loop before."""
+    """A rule that raises in ``limit``, or reads what it has not requested: the movement, or the previous loop."""
 
     faulty_input: str = "nothing"
 

@@ -103,7 +103,7 @@ def test_conflicting_options_are_refused(words, message, capsys):
 
 @pytest.mark.parametrize(("weights", "sizes"), [("looped-parity", "20,40"), ("looped-addition", "4,30")])
 def test_a_harness_task_scores_a_model_as_evaluate_does(weights, sizes, tmp_path, capsys):
-    """As in the harness, the prompt is given, the generated text is filtered and then compared with the target."""
+    """As in the harness, a prompt is given, and the generated text is filtered, then compared with the target."""
     solver, count = lw.load(weights), 6
     task = solver.weights.recipe.task
     changes = [f"{name}={value}" for name, value in fields.format_changed_fields(task)]

@@ -216,7 +216,7 @@ def test_all_objectives_are_equal_for_a_single_loop(build_runner):
 
 
 def test_rows_that_stop_early_are_trained_to_give_no_answer(build_runner):
-    """Only the first answer slot of such rows is supervised; other rows are supervised as by ``Final``."""
+    """Only the first answer slot of rows that stop early is supervised; other rows are supervised as by ``Final``."""
     model, batch = build_model_and_batch(BASE_SPEC, lw.Addition(3), lw.FullOutput())
     batch = replace(batch, rounds=torch.tensor([3, 2, 4, 2, 4, 1]))  # the second row and the fifth stop one loop early
 

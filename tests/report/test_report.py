@@ -316,7 +316,7 @@ def test_a_large_table_is_compressed_and_read_back(tmp_path):
     assert write_csv(path, rows, max_plain_bytes=1000).read_bytes() == content
     for damaged in (content[:-20], b"no gzip", gzip.compress(b"\xff\xfe")):
         packed.write_bytes(damaged)
-        with pytest.raises(UsageError, match=r"metrics\.csv\.gz: not gzip of UTF-8 text, or cut short"):
+        with pytest.raises(UsageError, match=r"metrics\.csv\.gz: not a gzip file of UTF-8 text, or cut short"):
             read_csv(path)
     packed.write_bytes(gzip.compress(b"x" * 10**6))
     with pytest.MonkeyPatch.context() as patch:

@@ -178,7 +178,7 @@ def test_a_downloaded_revision_is_found_in_the_cache_without_a_network(fake_hub,
     assert download_weights("hf:u/pairs@old").name == OTHER
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # where no server listens
     assert download_weights("hf:u/pairs") == download_weights(f"hf:u/pairs@{COMMIT}") == folder
-    with pytest.raises(UsageError, match="the Hub cannot be reached, and the cache has no whole copy"):
+    with pytest.raises(UsageError, match="the Hub cannot be reached, and the cache has no complete copy"):
         download_weights("hf:u/others")
 
 

@@ -105,7 +105,7 @@ def test_a_family_is_neither_measured_nor_drawn_at_sizes_below_its_smallest(untr
     with pytest.raises(lw.UsageError, match=r"^binary-sum: its 31-ones problems start at size 31, not 30$"):
         draw_recipe_problems(untrained_weights.recipe, 30, 5, seed=0, kind="31-ones")
     for names, message in (
-        ('["31-ones","63-ones"]', r"^family_names: sizes start at 31, above lengths\.top=20: name others$"),
+        ('["31-ones","63-ones"]', r"^family_names: sizes start at 31, above lengths\.top=20: name other families$"),
         ('["runz"]', r"binary-sum has no family 'runz' \(did you mean runs\?\)"),
     ):
         with pytest.raises(lw.UsageError, match=message):

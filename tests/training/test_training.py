@@ -443,7 +443,7 @@ def test_weights_that_are_cut_short_or_do_not_fit_are_refused(tmp_path):
     load(folder)
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(lw.UsageError, match="not a whole safetensors file"):
+    with pytest.raises(lw.UsageError, match="not a complete safetensors file"):
         load(folder)
     path.write_bytes(train_uninterrupted(WIDE_MODEL)[0])
     with pytest.raises(lw.UsageError, match=r"beside them: .*of another shape:"):
