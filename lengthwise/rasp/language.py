@@ -99,8 +99,8 @@ def record() -> Iterator[list[Call]]:
 
 
 def _operation(function: Callable[Arguments, ResultAndSettings[Result]]) -> Callable[Arguments, Result]:
-    """Make an operation of a function that returns a result and the settings of its ``Call``. The operation records
-    the call and returns the result alone."""
+    """Turn a function that returns a result and the settings of its ``Call`` into an operation, which records the call
+    and returns only the result."""
 
     @functools.wraps(function)
     def run_and_record(*inputs: Arguments.args, **options: Arguments.kwargs) -> Result:
@@ -152,13 +152,13 @@ def positions(row: SymbolSequence) -> ResultAndSettings[Places]:
 
 @_operation
 def before(places: Places) -> ResultAndSettings[Places]:
-    """Return places that are smaller by 1."""
+    """Return the places, each decreased by 1."""
     return Places(None if places.numbers is None else places.numbers - 1), {}
 
 
 @_operation
 def after(places: Places) -> ResultAndSettings[Places]:
-    """Return places that are larger by 1."""
+    """Return the places, each increased by 1."""
     return Places(None if places.numbers is None else places.numbers + 1), {}
 
 

@@ -90,8 +90,8 @@ def check_program(program: Program) -> None:
     """Raise RaspError, with a one-line message, if a program does something that n-RASP-L does not allow.
 
     The program runs on abstract rows, so it cannot read data or length. Every step must execute the same operations,
-    and the alphabets of its state must stop growing after ``MAX_GROWING_STEPS`` steps. The program must execute
-    the same operations on rows with symbols, of two lengths.
+    and the alphabets of its state must stop growing after ``MAX_GROWING_STEPS`` steps. On rows with symbols, which are
+    tried at two lengths, the program must execute the same operations as on abstract rows.
     """
     alphabet = get_input_alphabet(program.task)
     try:

@@ -157,9 +157,9 @@ class BinarySumProgram(Program):
 
 class MultiplicationProgram(Program):
     """The program of multiplication, for a first operand of one or two bits. In each step, a mark and a carry move one
-    position to the right along the answer, lowest digit first, and the second operand moves two positions to the right,
-    so that its bits pass the mark, lowest first. At the mark, a bit and the next lower bit are multiplied by the bits
-    of the first operand and added to the carry."""
+    position to the right along the answer, lowest digit first. The second operand moves two positions to the right, so
+    that its bits pass the mark, lowest first. At the mark, a bit and the next lower bit are multiplied by the bits of
+    the first operand and added to the carry."""
 
     def __init__(self, task: Multiplication) -> None:
         if task != Multiplication():
@@ -168,7 +168,7 @@ class MultiplicationProgram(Program):
 
     def count_rounds(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         if int(sizes[:, 0].max()) > 2:
-            raise UsageError(f"the multiplication program supports 1 or 2 bits times n, not {int(sizes[:, 0].max())}")
+            raise UsageError(f"this program needs a first operand of 1 or 2 bits, not {int(sizes[:, 0].max())}")
         return sizes.prod(1)
 
     def prepare(self, row: SymbolSequence) -> State:

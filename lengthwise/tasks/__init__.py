@@ -143,7 +143,7 @@ class Task(Config):
         if count < 1:
             raise UsageError(f"{self.name}: count must be 1 or more, not {count}")
         if not self.smallest <= low <= high:
-            raise UsageError(f"{self.name}: give sizes from {self.smallest} up, the smaller first, not {low} to {high}")
+            raise UsageError(f"{self.name}: sizes must ascend from {self.smallest} or more, not {low} to {high}")
         if self.listed_sizes is not None and not any(low <= size <= high for size in self.listed_sizes):
             raise UsageError(f"{self.name} has no problems of sizes {low} to {high}")
 
@@ -182,8 +182,8 @@ class Task(Config):
         return None
 
     def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
-        """Return properties that may make problems of one size hard, by name: a number per problem. By default, there
-        are none."""
+        """Return a dictionary of properties that may make problems of one size hard, each with a number per problem. By
+        default, there are none."""
         return {}
 
     @property

@@ -33,10 +33,10 @@ from lengthwise.tasks.operands import SHARED_PATTERNS, ArithmeticTask, Digits, N
 class Addition(ArithmeticTask):
     """Two numbers → their sum. T is the number of digits of the longer operand: a carry travels one digit per round.
 
-    With ``equal_lengths`` both operands have ``length`` digits; without, the axes are ``first`` and ``second``. With
+    With ``equal_lengths`` both operands have ``length`` digits; without it, the axes are ``first`` and ``second``. With
     ``leading_zeros`` every digit is uniform (the operand is uniform in [0, base^n − 1]), and the answer always has one
     digit more than the longer operand. Without ``leading_zeros``, an operand is a uniform number of exactly n digits (a
-    one-digit operand may be 0), and the answer has no leading zeros. The harder set is rich in long carries.
+    one-digit operand may be 0), and the answer has no leading zeros. The harder set has many long carries.
     """
 
     base: Base = 10  # base of the numbers, 2 to 10
@@ -71,8 +71,8 @@ class Addition(ArithmeticTask):
 
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         """Draw sums with one long carry. The carry starts at a uniform position and ends at a uniform later one (in
-        half of the rows at the top digit). The columns between add up to base − 1; in half of the rows each of them
-        holds the largest digit and a zero, as in 99…9 + 1. The other columns are uniform."""
+        half of the rows at the top digit). Each column in between adds up to base − 1; in half of the rows it consists
+        of the largest digit and a zero, as in 99…9 + 1. The other columns are uniform."""
         pair = PairSampler(sizes.expand(-1, 2), self.base, self.leading_zeros, generator)
         return self._trim_operands(sizes, pair.carry_chain(always_carries=True).to(SYMBOL_DTYPE), generator)
 
@@ -130,9 +130,9 @@ class Multiplication(ArithmeticTask):
     """Two numbers, of n1 and n2 digits → their product. T = n1 · n2: for each digit of the first number, the second is
     added once, and its carry travels one digit per round.
 
-    With ``leading_zeros`` every digit is uniform, and the product always has n1 + n2 digits. Without, an operand is a
-    uniform number of exactly n digits (a one-digit operand may be 0), and the product has no leading zeros. The default
-    is the task of Fan et al. 2025, in which the first operand has one or two bits; ``base=10 order=least
+    With ``leading_zeros`` every digit is uniform, and the product always has n1 + n2 digits. Without it, an operand is
+    a uniform number of exactly n digits (a one-digit operand may be 0), and the product has no leading zeros. The
+    default is the task of Fan et al. 2025, in which the first operand has one or two bits; ``base=10 order=least
     leading_zeros=false`` is the task of McLeish et al. 2024. In each problem of the harder set, the fraction of largest
     digits (in binary: ones) is uniform from 0 to 1, so that many columns carry.
     """
@@ -306,7 +306,7 @@ class MultiOperandAddition(NumberTask):
         """Read numbers, most significant digit first; leading zeros make all numbers equally long."""
         numbers = self.vocab.decode(parse_symbols(self, text)).split("+")
         if not all(numbers):
-            raise UsageError(f"{self.name}: a prompt is numbers with + between them, such as 12+34+56, not {text!r}")
+            raise UsageError(f"{self.name}: write numbers with + between them, such as 12+34+56, not {text!r}")
         width = max(map(len, numbers))
         digits = torch.tensor([[[int(digit) for digit in number.zfill(width)[::-1]] for number in numbers]])
         return self.from_operands(torch.tensor([[len(numbers), width]]), digits)

@@ -23,7 +23,7 @@ from lengthwise.tasks import SequenceTask
 
 class Automaton(SequenceTask):
     """A task in which each symbol changes a state. The answer is the output symbol of the last state or, with ``each``,
-    of the states after every symbol. T(n) = n."""
+    the output symbols of the states after each symbol. T(n) = n."""
 
     each: bool  # answer after every symbol; every subclass declares this field
 
@@ -68,7 +68,7 @@ def _get_tables(task: Automaton) -> tuple[Tensor, Tensor]:
 @dataclass(frozen=True)
 class EvenPairs(Automaton):
     """Bits → 1 if an even number of neighbouring pairs differ, else 0 (Delétang et al. 2023). The answer is 1 exactly
-    if the first and the last bit are equal. The paper's code swaps the labels: 0 is even."""
+    if the first and the last bit are equal. The paper's code swaps the labels: 0 means even."""
 
     each: bool = False  # answer after every bit; false: after the last one
 
@@ -183,7 +183,7 @@ class GroupWords(Automaton):
 
 
 def inverse_pairs(rows: Int[Tensor, "b n"], inverse: Int[Tensor, " g"], length: Tensor) -> Int[Tensor, "b n"]:
-    """Words of elements that are each followed by their inverse."""
+    """Words in which every second element is the inverse of the element before it."""
     first = rows[:, (torch.arange(rows.shape[1]) // 2) * 2]
     return torch.where(torch.arange(rows.shape[1]) % 2 == 0, first, inverse[first])
 

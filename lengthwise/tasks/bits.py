@@ -71,9 +71,9 @@ class FlippedCopy(SequenceTask):
 
 @dataclass(frozen=True)
 class SquareRoot(SequenceTask):
-    """A binary number of n bits → its square root, rounded down, with ⌈n/2⌉ bits; both least significant bit first
-    (in Delétang et al. 2023 the most significant bit comes first, and the number is never 0). Every bit is uniform.
-    T(n) = n²: long division, in which the divisor grows by a bit per step."""
+    """A binary number of n bits → its square root, rounded down, with ⌈n/2⌉ bits, both with the least significant bit
+    first. (In Delétang et al. 2023 the most significant bit comes first, and the number is never 0.) Every bit is
+    uniform. T(n) = n²: long division, in which the divisor grows by a bit per step."""
 
     symbols = ("0", "1")
     answers_numbers = True

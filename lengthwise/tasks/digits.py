@@ -67,8 +67,8 @@ def to_exact_integers(digits: Int[Tensor, "*b n"], base: int) -> list[Int[Tensor
 
 def argsort_rows(digits: Int[Tensor, "b n d"], is_number: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
     """Return the indices that sort up to 64 numbers per row in ascending order. Equal numbers keep their order;
-    padding, where ``is_number`` is False, comes last. Numbers may be longer than a machine word, so each word is
-    sorted in turn."""
+    padding, where ``is_number`` is False, comes last. Numbers may exceed 53 bits, so they are sorted by one 53-bit part
+    after the other, the lowest first."""
     *lower, highest = to_exact_integers(digits, base=10)
     order = torch.arange(digits.shape[1]).expand(digits.shape[:2])
     for word in (*lower, highest.masked_fill(~is_number, MAX_EXACT_INTEGER)):
@@ -111,7 +111,7 @@ def split_numbers(
     sign_positions = (ids == sign).nonzero().flatten()
     if len(sign_positions) != 1 or sign_positions[0] == 0 or sign_positions[0] == len(ids) - 1:
         symbol = task.symbols[sign]
-        raise UsageError(f"{task.name}: a prompt is two {noun} with one '{symbol}' between them, not {text.strip()!r}")
+        raise UsageError(f"{task.name}: write two {noun} with one '{symbol}' between them, not {text.strip()!r}")
     return ids[: sign_positions[0]], ids[sign_positions[0] + 1 :]
 
 

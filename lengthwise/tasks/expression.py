@@ -73,7 +73,7 @@ class ExpressionWriter(NamedTuple):
         return self.write_chain("*", lambda: self.rng.choice("1111111111123459"))
 
     def times_zero(self) -> str:
-        """Products with a zero or, as often, with a one in its place: 1*0*2, 1*1*2."""
+        """Products with a zero or, equally often, with a one in its place: 1*0*2, 1*1*2."""
         digit = self.rng.choice("01")
         numbers = self.write_chain("*", lambda: self.rng.choice("11112")).split("*")
         numbers[self.rng.choice([index for index, number in enumerate(numbers) if len(number) == 1])] = digit
@@ -184,7 +184,7 @@ class Expression(Task):
         characters."""
         lengths = sizes[:, 0]
         if int(lengths.min()) < self.smallest:
-            raise UsageError(f"expression: lengths start at {self.smallest}, not {int(lengths.min())}")
+            raise UsageError(f"expression: lengths must be {self.smallest} or more, not {int(lengths.min())}")
         rows = torch.zeros(len(lengths), int(lengths.max()), dtype=torch.uint8)
         values, remaining = torch.zeros_like(lengths), torch.arange(len(lengths))
         while len(remaining):

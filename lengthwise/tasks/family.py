@@ -27,7 +27,7 @@ class Family:
 
     @staticmethod
     def from_function(function: Callable[..., object], sample: Sampler) -> Family:
-        """Name a family after a function (``one_symbol`` → ``one-symbol``), and describe it by its docstring."""
+        """Return a family with the name (``one_symbol`` → ``one-symbol``) and the docstring of a function."""
         about = " ".join((function.__doc__ or "").split("\n\n")[0].split())
         return Family(function.__name__.strip("_").replace("_", "-"), about, sample)
 
@@ -193,7 +193,8 @@ def select_patterns(symbol_count: int) -> tuple[Pattern, ...]:
 
 def draw_run_ids(row_count: int, width: int, generator: Generator) -> Int[Tensor, "rows width"]:
     """Draw rows of integers below a limit of 1, 2 or 3, which is drawn per row. Each position repeats the integer
-    before it with a probability that is also drawn per row: 1 in a third of the rows, else uniform."""
+    before it with a probability that is also drawn per row: for a third of the rows it is 1, for the others it is
+    uniform."""
     limit = torch.randint(1, 4, (row_count, 1), generator=generator)
     repeat_probability = 1.5 * torch.rand(row_count, 1, generator=generator)
     number = (torch.rand(row_count, width, generator=generator) * limit).long()

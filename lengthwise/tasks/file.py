@@ -30,8 +30,8 @@ class File(Task):
     Optional columns: ``size``, by default the number of symbols of the prompt; ``rounds``, T(n) for looped models, by
     default the size; ``split``: train, validation or test, by default decided by a hash of the prompt. Symbols are the
     characters of the texts or, with ``words``, their words. In training, a size without problems is replaced by a
-    random size of the file, up to the largest requested; in evaluation it is an error. A recipe's id depends on the
-    digest, not on the path.
+    random size of the file, up to the largest requested size; in evaluation it is an error. A recipe's id depends on
+    the digest, not on the path.
     """
 
     path: OneLine = field(metadata={"identity": False})  # a file, or a folder that save_to_disk wrote
@@ -57,12 +57,12 @@ class File(Task):
         digest = self.collection.digest
         if self.digest not in ("", digest):
             advice = "restore that file, or use the new one: task=File(path=…)"
-            raise UsageError(f"task: {path}: its digest is {digest}, and the recipe's file had {self.digest}: {advice}")
+            raise UsageError(f"task: {path}: its digest is {digest}, but the recipe's file had {self.digest}: {advice}")
         object.__setattr__(self, "digest", digest)
         object.__setattr__(self, "final_after", problem_file.to_symbols(self.final_after))
         if self.final_after and self.final_after not in self.writes:
             final_after = problem_file.to_text(self.final_after)
-            raise UsageError(f"task: {path}: final_after={final_after}: no answer has this symbol")
+            raise UsageError(f"task: {path}: final_after={final_after}: no answer contains this symbol")
 
     @staticmethod
     def of(rows: Iterable[Mapping[str, Any]], path: str | Path) -> File:

@@ -3,8 +3,9 @@ compute their values.
 
 An expression is a first operand (a number or a parenthesis) and n tails; a tail is an operator and an operand. Several
 derivations give the same expression. For example, `+3` comes from + and 3 or from - and -3. Also, n tails can be
-bracketed in C_n ways (Catalan's number); each way uses VAL → EQ → VAL OP VAL n - 1 times. The tables hold the summed
-probabilities of all derivations. So an expression takes few steps: one for the first operand and one for each tail.
+bracketed in C_n ways (Catalan's number); each way applies VAL → EQ, then EQ → VAL OP VAL, n - 1 times. The tables hold
+the summed probabilities of all derivations. So sampling takes few steps: one for the first operand of an expression and
+one for each tail.
 
 A block is an operand together with the symbol before it: an operator, or the ( before the first operand.
 """
@@ -185,8 +186,9 @@ def draw_expressions(
 def _write_expressions(
     tables: _Tables, lengths: Int[Tensor, " b"], generator: Generator
 ) -> tuple[UInt8[Tensor, "p b"], list[DrawingStep]]:
-    """Sample expressions; return their symbols, one expression per column, and the steps that drew them. The first
-    step draws the first block of every expression; each later step draws blocks after and inside those before."""
+    """Sample expressions; return their symbols, one expression per column, and the steps that drew them. The first step
+    draws the first block of every expression; each later step draws the blocks that follow those of the previous step,
+    or are inside their parentheses."""
     rows, blocks = len(lengths), tables.blocks
     columns = torch.zeros(int(lengths.max()) + 2, rows, dtype=torch.uint8)
     text, leads, ends = columns.view(-1), blocks.lead * rows, blocks.length * rows
@@ -254,8 +256,9 @@ def evaluate(expression: str) -> int:
 
 
 class DrawingStep(NamedTuple):
-    """A step that draws blocks of many expressions at once. The stored text of a complete expression also begins with
-    an (. The next step draws the blocks that follow these blocks, then the first blocks inside their parentheses."""
+    """A step that draws blocks of many expressions at once. In memory, an additional ( precedes each complete
+    expression. The next step draws the blocks that follow these blocks, then the first blocks inside their
+    parentheses."""
 
     start: Int[Tensor, " n"]  # index of the block's first symbol in a flattened text
     number: Float[Tensor, " n"]  # the signed number; undefined for a parenthesis

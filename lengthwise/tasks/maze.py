@@ -1,4 +1,4 @@
-"""Mazes without cycles, with a path from start to goal to be found (Schwarzschild et al. 2021; Bansal et al. 2022)."""
+"""Find the path from start to goal in mazes without cycles (Schwarzschild et al. 2021; Bansal et al. 2022)."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def binary_tree(count: int, cells: int, generator: Generator) -> Carving:
 
 
 def comb(count: int, cells: int, generator: Generator) -> Carving:
-    """Mazes with a corridor along one side, from each cell of which a dead end runs across the maze."""
+    """Mazes with a corridor along one side; a dead end runs across the maze from each cell of the corridor."""
     up = torch.ones(count, cells, cells, dtype=torch.bool)
     up[:, 0] = False
     left = torch.zeros_like(up)
@@ -158,8 +158,8 @@ class Maze(SquareGridTask):
     Size n means n × n cells, written as a grid of 2n + 1 by 2n + 1 symbols, line after line: ``#`` is a wall, ``.`` is
     free, ``S`` and ``G`` are the start and the goal. The answer is the same grid, with ``o`` on the path from S to G,
     both included. Uniform mazes are spanning trees, carved by randomized depth-first search, with uniform S and G. T(n)
-    is 1 + the rounds of dead-end filling, in each of which all free symbols with at most one free neighbour become
-    walls.
+    is 1 + the number of rounds of dead-end filling, in each of which all free symbols with at most one free neighbour
+    become walls.
 
     The papers' mazes differ: their search starts at S, and "9 × 9", counted without the border, is n = 5.
     """
@@ -204,10 +204,10 @@ class Maze(SquareGridTask):
         lines = text.replace("/", " ").split()
         side = len(lines)
         if side < 5 or side % 2 == 0 or {len(line) for line in lines} != {side}:
-            raise UsageError(f"{self.name}: write a square of lines, separated by /, with an odd side of 5 or more")
+            raise UsageError(f"{self.name}: write n lines of n symbols, separated by /, where n is odd and at least 5")
         grid = parse_symbols(self, "".join(lines)).view(1, side, side)
         if text.count("S") != 1 or text.count("G") != 1:
-            raise UsageError(f"{self.name}: write one S and one G")
+            raise UsageError(f"{self.name}: write exactly one S and one G")
         border = torch.ones_like(grid).bool()
         border[:, 1:-1, 1:-1] = False
         if (grid[border] != WALL).any():

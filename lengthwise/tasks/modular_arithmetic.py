@@ -143,7 +143,7 @@ class ModularArithmetic(_ModularTask):
     def parse(self, text: str) -> Problems:
         ids = parse_symbols(self, text)
         if not re.fullmatch(r"\d([*+-]\d)*", self.vocab.decode(ids)):
-            raise UsageError(f"{self.name}: {text!r} is not an expression of single numbers, such as 3+2*4")
+            raise UsageError(f"{self.name}: {text!r} is not an expression of one-digit numbers, such as 3+2*4")
         numbers, operations = ids[None, ::2], F.pad(ids[None, 1::2].long() - self.modulus, (0, 1))
         return self.from_rows(torch.tensor([[numbers.shape[1]]]), numbers, operations)
 
@@ -190,8 +190,9 @@ NUMBER_PATTERNS = (sums, subtractions, mostly_zeros, mostly_ones, largest, one_n
 class _BracketedTask(_ModularTask):
     """A task on expressions of n numbers below ``modulus``, with brackets around each operation: 4n − 3 symbols.
 
-    Uniform problems are nested at random. Families nest operations in a fixed way, or draw other numbers or operations.
-    The paper's code also writes -d, (d) or (-d) for a number d, so that expressions of every length exist.
+    Uniform problems are nested at random. Families nest operations in a fixed way, or draw numbers or operations from
+    another distribution. The paper's code also writes -d, (d) or (-d) for a number d, so that expressions of every
+    length exist.
     """
 
     further_symbols = "()"
@@ -313,7 +314,7 @@ COLON = ":"  # layouts write = before an answer
 @dataclass(frozen=True)
 class SolveEquation(_BracketedTask):
     """An equation such as ``(2-(x+4)):1`` → x (Delétang et al. 2023). Its left side has n numbers below ``modulus``,
-    one of them written ``x``, with + or - between them and brackets around each operation; its right side, after a
+    one of them written ``x``, with + or - between them and brackets around each operation. Its right side, after a
     colon, is the value modulo ``modulus``.
 
     As in the paper's code there are no products, so there is exactly one solution. The size is the number of numbers.

@@ -55,7 +55,7 @@ class PairSampler:
         return torch.arange(self.width)
 
     def draw_digits(self, low: int = 0) -> Int[Tensor, "b n"]:
-        """Draw a number for each row, whose digits are uniform from ``low`` up."""
+        """Draw a number for each row; its digits are uniform from ``low`` to ``base`` − 1."""
         shape = len(self.lengths), self.width
         return torch.randint(low, self.base, shape, generator=self.generator, dtype=SYMBOL_DTYPE)
 
@@ -68,9 +68,9 @@ class PairSampler:
         return (self.draw_fraction() * length).long()
 
     def draw_complementable_number(self) -> Int[Tensor, "b n"]:
-        """Draw the longer number of each row so that a shorter number can complement it to the largest digit in every
-        column: the longer number's columns without a partner hold the largest digit. Unless leading zeros are allowed
-        or the base is 2, neither number starts with a zero."""
+        """Draw the longer number of each row such that a shorter number can bring every column's sum to the largest
+        digit. Where the shorter number has no digit, the longer one has the largest digit. Unless leading zeros are
+        allowed or the base is 2, neither number starts with a zero."""
         digits = self.draw_digits()
         if not self.leading_zeros and self.base > 2:
             between = torch.randint(1, self.base - 1, digits.shape, generator=self.generator)
@@ -223,7 +223,7 @@ PairPattern = Callable[[PairSampler], Digits]
 
 
 def _apply_to_each_number(pattern: Pattern) -> PairPattern:
-    """Convert a pattern of rows to a pattern of pairs that draws each number on its own."""
+    """Convert a pattern of rows to a pattern of pairs that draws the two numbers independently."""
 
     @wraps(pattern)
     def draw_pair(pair: PairSampler) -> Digits:

@@ -43,8 +43,8 @@ class FileProblem(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ProblemCollection:
-    """The distinct problems of a file. Texts are stored one after the other, as one long prompt would make padded rows
-    large."""
+    """The distinct problems of a file. Texts are stored one after the other, because one long prompt would make padded
+    rows large."""
 
     symbols: tuple[str, ...]
     digest: str  # 16 hexadecimal digits of the SHA-256 of the file
@@ -71,7 +71,7 @@ def to_symbols(text: str, words: bool = False) -> str:
 
 
 def choose_form(*, words: bool, grid: bool) -> TextForm:
-    """Return the form of a file's texts. Raises UsageError if both options are set."""
+    """Return how a file's texts are read: as characters, words or a grid. Raises UsageError if both options are set."""
     if words and grid:
         raise UsageError("words and grid exclude each other: the symbols of a grid are characters")
     return "words" if words else "grid" if grid else "characters"
@@ -167,7 +167,7 @@ def _read_entries(path: Path, errors: list[str] | None, form: TextForm) -> tuple
             if first != entry:
                 raise UsageError(f"this prompt has another answer, size, rounds or split in line {line}")
             if entries and (entry.part is None) != (entries[0].part is None):
-                raise UsageError("give split in every line or in no line")
+                raise UsageError("write split in every line or in no line")
         except UsageError as error:
             if errors is None:
                 raise UsageError(f"{path}: line {number}: {error}") from None
@@ -248,7 +248,7 @@ def _read_text(row: Mapping[str, Any], name: str, *, words: bool) -> str:
     symbols = to_symbols(value, words)
     if to_text(symbols) != (" ".join(value.split()) if words else value) or not symbols.isprintable():
         invalid = next(mark for mark in value if mark in STAND_INS.values() or not to_symbols(mark).isprintable())
-        raise UsageError(f"{name} holds {invalid!r}, which a problem cannot contain; write another character")
+        raise UsageError(f"{name} holds {invalid!r}, which a problem cannot contain; use another character")
     return symbols
 
 

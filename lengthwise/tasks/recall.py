@@ -23,7 +23,7 @@ Arrangement = tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]
 
 
 def one_key(keys: Tensor, query_index: Tensor, sizes: Tensor) -> Arrangement:
-    """Pairs that all have one letter, so that the last digit is the answer."""
+    """Pairs that all have the same letter, so that the last digit is the answer."""
     return keys[:, :1].expand_as(keys), query_index
 
 

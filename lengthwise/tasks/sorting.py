@@ -197,7 +197,7 @@ class Sorting(Task):
         numbers = NumberListSampler(sizes, generator)
         rows, count, _ = numbers.shape
         if count > len(LABELS):
-            raise UsageError(f"sorting: there are labels for {len(LABELS)} numbers, not {count}")
+            raise UsageError(f"sorting: there are labels for at most {len(LABELS)} numbers, not {count}")
         digits, length = pattern(numbers)
         start = torch.randint(len(LABELS), (rows, 1), generator=generator)
         labels = (start + torch.arange(count)) % len(LABELS)
@@ -248,7 +248,7 @@ class Sorting(Task):
         parts = [part.split(":") for part in "".join(text.split()).split(",")]
         for part in parts:
             if len(part) != 2 or part[0] not in [*LABELS] or not (part[1].isascii() and part[1].isdigit()):
-                raise UsageError(f"sorting: a prompt is labelled numbers, such as A:321,B:54, not {text.strip()!r}")
+                raise UsageError(f"sorting: write labelled numbers, such as A:321,B:54, not {text.strip()!r}")
         names, numbers = zip(*((name, number.lstrip("0") or "0") for name, number in parts), strict=True)
         start = LABELS.index(names[0])
         consecutive = (*LABELS[start:], *LABELS[:start])[: len(names)]

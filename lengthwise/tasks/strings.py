@@ -61,7 +61,7 @@ class _RearrangementTask(_AlphabetTask):
 
     @abstractmethod
     def find_source_positions(self, length: Int[Tensor, "b 1"], rows: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
-        """Return the position in the prompt of each answer symbol; positions after an answer's end are arbitrary."""
+        """Return each answer symbol's position in the prompt; positions after an answer's end are arbitrary."""
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]

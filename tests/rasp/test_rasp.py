@@ -233,7 +233,7 @@ every_operation = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=
 
 
 def take_prefix(part, length):
-    """Return the first ``length`` positions of each row; for a selector, the positions that these select."""
+    """Return the first ``length`` positions of each row; for a selector, only the positions that these select."""
     if isinstance(part, Selector):
         assert not any(any(look[length:]) for row in to_lists(part) for look in row[:length])
         return [[look[:length] for look in row[:length]] for row in to_lists(part)]
@@ -359,7 +359,8 @@ def test_a_wrong_answer_or_a_missing_end_counts_as_wrong(change_answer):
 
 
 def test_products_with_equal_rounds_run_together():
-    """Rows of 1 × 6 and 2 × 3 bits have different lengths; the output of 2 × 3 is the same as without the others."""
+    """Rows of 1 × 6 and 2 × 3 bits have different lengths; the output for 2 × 3 bits is the same as without the other
+    rows."""
     task = Multiplication()
     parts = [draw_fresh_problems(task, size, 20, seed=0) for size in ((1, 6), (2, 3))]
     together = execute(find_program(task), lw.Problems.join(parts))
@@ -378,7 +379,7 @@ def test_tasks_and_problems_without_a_program_are_refused(monkeypatch):
             find_program(lw.Addition(2, "most", *options))
     product = find_program(Multiplication())
     assert execute(product, Multiplication().parse("1*1")).is_right.all()
-    with pytest.raises(lw.UsageError, match="supports 1 or 2 bits times n, not 3"):
+    with pytest.raises(lw.UsageError, match="a first operand of 1 or 2 bits, not 3"):
         execute(product, Multiplication().parse("101*11"))
     parts = [draw_fresh_problems(lw.Parity(), (n,), 2, seed=0) for n in (3, 5)]
     with pytest.raises(ValueError, match=r"same number of rounds, not \[3, 5\]"):

@@ -225,7 +225,7 @@ def test_long_expressions_are_drawn(lengths):
 
 
 def test_draws_do_not_depend_on_their_index(natural_sample):
-    """Natural problems are in no order, and equal sizes have one distribution at every index."""
+    """Natural problems are in random order, and problems of one size have the same distribution at every index."""
     length = natural_sample.sizes[:, 0].tolist()
     assert compute_p_value(length[: SAMPLE_COUNT // 2], length[SAMPLE_COUNT // 2 :]) > 0.001
     rows, _ = list_texts(TASK.sample(torch.tensor([[8], [20], [8], [9], [8]]).repeat(3000, 1), lw.stream(0, "place")))
@@ -330,7 +330,7 @@ def test_parsing_accepts_only_expressions(text):
 
 @pytest.mark.parametrize("size", [0, 2])
 def test_sizes_below_three_characters_are_refused(size):
-    with pytest.raises(lw.UsageError, match=f"lengths start at 3, not {size}"):
+    with pytest.raises(lw.UsageError, match=f"lengths must be 3 or more, not {size}"):
         TASK.sample(torch.tensor([[8], [size]]), lw.stream(0))
 
 

@@ -1,4 +1,4 @@
-"""Families of structured problems have the structure that their names say; laws of tasks check their answers."""
+"""Families of structured problems have the structure that their names describe; laws of tasks check their answers."""
 
 from itertools import product, zip_longest
 from random import Random
@@ -86,7 +86,7 @@ def untrained_weights():
 
 
 def test_a_mixture_draws_no_family_at_sizes_below_its_smallest():
-    """If such families were drawn, rows of a single symbol would crowd out the others."""
+    """If families were drawn below their smallest size, rows of a single symbol would be too frequent."""
     task, sizes = BinarySum(), torch.full((4000, 1), 6)
     fitting = [family for family in task.families if family.smallest <= 6]
     found = [draw_mixture(families, sizes, lw.stream(0, "mixed")).prompt for families in (task.families, fitting)]
@@ -156,7 +156,7 @@ def test_families_of_sums_without_leading_zeros_have_the_structure_in_their_name
 
 
 def test_carry_chains_come_with_and_without_an_entering_carry():
-    """A carry enters half of the chains; chains with and without an entering carry are equally long."""
+    """Chains with and chains without an entering carry are both frequent, and may be longer than 9 columns."""
     task = lw.Addition(equal_lengths=True, leading_zeros=True)
     lengths = {True: [], False: []}  # of runs of 3 columns or more that add up to 9, entered by a carry or not
     for first, second in draw_operands(task, "carry-chain", [12], 400):
@@ -195,7 +195,7 @@ def test_expressions_have_the_structure_of_their_family():
 @pytest.mark.parametrize("size", range(7, 40))
 @pytest.mark.parametrize("write_expression", [ExpressionWriter.nested_left, ExpressionWriter.nested_right])
 def test_parentheses_are_as_deep_as_the_size_allows_or_one_level_less(write_expression, size):
-    """The depth is one level less where a single character would be left, as no term has one character."""
+    """The depth is one level less where one character would remain, as a term has at least two characters."""
     depth = (size - 3) // 4 - ((size - 3) % 4 == 1)
     for seed in range(20):
         text = write_expression(ExpressionWriter(size, Random(seed)))

@@ -1,4 +1,4 @@
-"""Tasks that lack some sizes: training never draws a missing size, and elsewhere a one-line error refuses it."""
+"""Tasks that lack some sizes: training never draws a missing size, and requests for it get a one-line error."""
 
 import pytest
 import torch

@@ -148,8 +148,8 @@ def measure_longest_carry(task, prompt):
 
 @pytest.mark.parametrize("task", ADDITIONS, ids=repr)
 def test_the_hard_set_has_long_carries(task):
-    """Uniform problems rarely have long carries; a third of hard problems carry through half of the columns, also
-    beyond the shorter operand."""
+    """Uniform problems rarely have long carries; in a third of hard problems a carry passes through half of the
+    columns, also beyond the shorter operand."""
     runs = {}
     for hard, size in ((False, 20), (True, 20), *([] if task.equal_lengths else [(True, (12, 3)), (True, (3, 12))])):
         sizes = [[size] * len(task.axes) if isinstance(size, int) else size] * 500
@@ -246,7 +246,7 @@ def test_a_task_without_a_harder_set_refuses_hard_problems(task):
 
 
 def test_lists_longer_than_the_labels_are_refused():
-    with pytest.raises(lw.UsageError, match="labels for 52 numbers, not 53"):
+    with pytest.raises(lw.UsageError, match="labels for at most 52 numbers, not 53"):
         sample(Sorting(), [[53, 1]])
 
 

@@ -88,7 +88,7 @@ def test_a_given_problem_is_the_first_example_of_a_page_that_computes():
 def test_problems_and_models_that_cannot_be_shown_are_refused(tmp_path):
     page = tmp_path / "page.html"
     for words, message in {
-        ("looped-maze", "--html", page, "--problem", MAZE, "--problem", "#"): "problem 2: maze: write a square of",
+        ("looped-maze", "--html", page, "--problem", MAZE, "--problem", "#"): "problem 2: maze: write n lines",
         ("looped-maze", "--problem", MAZE): "--problem needs --html FILE",
         ("gpt-small", "--html", page): "nor show a recording (its inputs hold the right answer)",
     }.items():
