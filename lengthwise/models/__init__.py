@@ -45,9 +45,9 @@ class Model(nn.Module, ABC):
         """Return the state after one more loop."""
 
     def step(self, state: State, memory: Any) -> tuple[State, Any]:
-        """Compute one loop of a causal model at one or more next positions. Return their states, and the memory after
-        them; ``memory`` is None before the first position. For a model without ``step``, decoding computes the whole
-        row again for every symbol."""
+        """Compute one loop of a causal model at one or more next positions. Return the states of these positions, and
+        the memory after the last of them; ``memory`` is None before the first position of a row. For a model without
+        ``step``, decoding computes the whole row again for every symbol."""
         raise NotImplementedError
 
     @abstractmethod
@@ -87,8 +87,8 @@ class ModelSpec(Config):
 
     @abstractmethod
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model | nn.Module:
-        """Build a new model that reads tokens of the vocabulary ``reads`` and gives logits for the symbols of
-        ``writes``; with ``causal``, no position may see a later one. Initial weights come from torch's global
+        """Build a new model that reads tokens of the vocabulary ``reads`` and returns logits for the symbols of
+        ``writes``. With ``causal``, no position may see a later position. Initial weights come from torch's global
         generator, which the recipe seeds. A module that is not a ``Model`` is later wrapped in ``SinglePass``."""
 
     @property

@@ -31,7 +31,8 @@ _MODULES: dict[str, nn.Module] = {}  # copies of modules, by digest and by form,
 @dataclass(frozen=True)
 class ExternalModule(ModelSpec):
     """A module passed to ``lw.train`` or ``lw.evaluate`` from Python. Another process rebuilds a model of the library
-    transformers from its configuration, and any other module with an imported function that returns its class."""
+    transformers from the configuration; it rebuilds any other module by an imported function that is annotated to
+    return the module's class."""
 
     recorded_name: ClassVar[str] = "Given"
 
@@ -83,15 +84,15 @@ class ExternalModule(ModelSpec):
             if self.form in ("", ExternalModule.from_module(module).form):
                 return module
         if names := ", ".join(same_class):
-            raise UsageError(f"{names} returns {self.name} with other layers or settings than the trained one")
+            raise UsageError(f"{names}: the returned {self.name} differs from the trained one in layers or settings")
         fault = f"this model is a module {self.name} passed in from Python, which the saved files cannot build"
         advice = f"import a file with a function that returns it, e.g. def build() -> {self.name}"
         raise UsageError(f"{fault}: {advice} (on the command line: --import)")
 
 
 def _find_builders(class_name: str) -> dict[str, Callable[[], nn.Module]]:
-    """Return, by name, the functions of imported files that need no arguments and are annotated to return the class
-    ``class_name``. A string annotation may include the module's name."""
+    """Return a dictionary from names to functions of imported files that need no arguments and are annotated to return
+    the class ``class_name``. A string annotation may include the module's name."""
     functions = {}
     for module in [*sys.modules.values()]:
         for function in [*getattr(module, "__dict__", {}).values()]:
@@ -117,8 +118,8 @@ def _read_transformers_config(module: nn.Module) -> str:
 
 
 def _build_from_config(name: str, text: str) -> nn.Module:
-    """Build a model of the library transformers with new weights; ``text`` is what ``_read_transformers_config`` wrote.
-    Raises UsageError if the library is missing or has no class ``name``."""
+    """Build a model of the library transformers with new weights; ``text`` is a result of
+    ``_read_transformers_config``. Raises UsageError if the library is missing or has no class ``name``."""
     transformers = import_library("transformers", "transformers", f"this model, {name}, needs transformers")
     kind = getattr(transformers, name, None)
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
@@ -149,8 +150,9 @@ def _hash_weights(module: nn.Module, *, with_values: bool = True) -> hashlib.bla
 
 
 def _list_contents(value: Any) -> dict[str, Any]:
-    """Return an object's attributes, sorted by name, and other values that ``pickle`` stores, numbered. Private
-    attributes are left out, as they may be caches, unless they have ``PLAIN_TYPES`` and the class is not torch's."""
+    """Return a dictionary, sorted by key, of an object's attributes and, with numbers as keys, of the other values that
+    ``pickle`` stores. Private attributes, which may be caches, are left out unless their type is in ``PLAIN_TYPES`` and
+    the class is not torch's."""
     if isinstance(value, nn.Module):
         contents = {name: part for name, part in vars(value).items() if name not in MODULE_ATTRIBUTES}
     else:
@@ -174,10 +176,11 @@ def _list_contents(value: Any) -> dict[str, Any]:
 
 
 def _describe_value(value: Any, object_numbers: dict[int, int], depth: int = 0) -> str:
-    """Return a description of a value that is the same in every process.
+    """Return a description of a value; the description is the same in every process.
 
-    It is a hash for tensors and modules, the name of a named object, else the object's attributes. An object that
-    occurs again is described by its number in ``object_numbers``; one without visible attributes gets "".
+    A tensor or module is described by a hash, a named object by its name, and any other object by its attributes. An
+    object that occurs again is described by its number in ``object_numbers``. An object without visible attributes is
+    described by "".
     """
 
     def describe_all(values: Iterable[Any]) -> list[str]:

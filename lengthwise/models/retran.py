@@ -34,7 +34,7 @@ class ReTran(ModelSpec):
         h = norm(x_t + a), y_t = norm(h + cell(h))
 
     The model is recurrent in t, so ``build`` raises UsageError for a layout that is not causal. In a second loop the
-    input is the output of the first.
+    input is the output of the first loop.
     """
 
     width: Size = 16  # numbers per position
@@ -47,7 +47,7 @@ class ReTran(ModelSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.width % (2 * self.heads):
-            raise UsageError(f"width must be a multiple of 2 · heads, {2 * self.heads}, not {self.width}")
+            raise UsageError(f"width must be a multiple of 2 · heads ({2 * self.heads}), not {self.width}")
 
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model:
         check_causal(self, causal)
@@ -60,7 +60,7 @@ Rotations = tuple[Float[Tensor, "t e"], Float[Tensor, "t e"]]
 
 class Layer(nn.Module):
     """One layer of ReTran, computed position by position. Terms that need no earlier output are computed for all
-    positions at once: on a GPU, launching small operations takes longer than computing them."""
+    positions at once: on a GPU, launching a small operation takes longer than computing its result."""
 
     def __init__(self, spec: ReTran) -> None:
         super().__init__()
@@ -129,17 +129,17 @@ class ReTranModel(SequenceModel):
 
 
 def _rotate(x: Float[Tensor, "rh t e"], rotations: Sequence[Float[Tensor, "t e"]]) -> Float[Tensor, "rh t e"]:
-    """Rotate as ``nn.position.rotate`` does, but with half as many operations, by ``rotations`` of whole heads."""
+    """Rotate each head by ``rotations``: the result is that of ``nn.position.rotate``, from half as many operations."""
     cosine, sine = rotations
     return x * cosine + x.roll(x.shape[-1] // 2, -1) * sine
 
 
 @dataclass(frozen=True)
 class LSTM(ModelSpec):
-    """A stack of ``layers`` LSTM cells. A hidden (short) state has ``width`` numbers, a cell (long) state has
+    """A stack of ``layers`` LSTM cells. A hidden (short) state has ``width`` numbers, and a cell (long) state has
     ``hidden`` numbers.
 
-    In a second loop the input is the output of the first. The model reads from left to right, so ``build`` raises
+    In a second loop the input is the output of the first loop. The model reads from left to right, so ``build`` raises
     UsageError for a layout that is not causal.
     """
 

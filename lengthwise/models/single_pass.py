@@ -20,9 +20,9 @@ MASK_PARAMETERS = ("padding_mask", "attention_mask")  # parameters that may take
 class SinglePass(Model):
     """A model of one loop that wraps a module; the module maps tokens "b t" to logits "b t v".
 
-    A parameter ``padding_mask`` or ``attention_mask`` of its ``forward`` gets the mask "b t", True or 1 for a real
-    token. ``forward`` returns logits, an object or dictionary with ``logits``, or a tuple that contains logits, as in
-    transformers and nanoGPT; 16-bit logits are converted to 32 bits. Raises UsageError if ``forward`` requires more
+    A parameter ``padding_mask`` or ``attention_mask`` of the module's ``forward`` gets the mask "b t", True or 1 for a
+    real token. ``forward`` returns logits, an object or dictionary with ``logits``, or a tuple that contains logits, as
+    in transformers and nanoGPT; 16-bit logits are converted to 32 bits. Raises UsageError if ``forward`` requires more
     arguments, or if it returns no logits of this shape.
     """
 
@@ -88,13 +88,14 @@ class SinglePass(Model):
             if hasattr(output, "last_hidden_state"):
                 returned += " without logits: use the class with a head, such as …ForTokenClassification"
             wanted = f"a module must map tokens {tuple(tokens.shape)} to logits (rows, positions, vocabulary)"
-            raise UsageError(f"{wanted}, but {type(self.module).__name__} gave {returned}")
+            raise UsageError(f"{wanted}, but {type(self.module).__name__} returned {returned}")
         return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
 def find_logits(output: Any, shape: torch.Size) -> Tensor | None:
     """Return the logits in a module's output, which may be a tensor, an object or a dictionary with ``logits``, or a
-    tuple. Return None if no tensor of real numbers has three axes, the first two of them of ``shape``."""
+    tuple. Return None if there is no tensor of real numbers with three axes of which the first two have the sizes
+    ``shape``."""
     if isinstance(output, Mapping):
         output = output.get("logits")
     elif not isinstance(output, Tensor) and hasattr(output, "logits"):
@@ -105,14 +106,14 @@ def find_logits(output: Any, shape: torch.Size) -> Tensor | None:
 
 
 def are_probabilities(logits: Float[Tensor, "n v"]) -> bool:
-    """Return whether all rows are probabilities, as after a softmax. Rows that are all one-hot do not count: programs
+    """Return whether all rows are probabilities, as after a softmax. Return False if all rows are one-hot: programs
     written by hand return such logits."""
     is_one_hot = bool(((logits == 0) | (logits == 1)).all())
     return not is_one_hot and bool((logits >= 0).all() and ((logits.sum(-1) - 1).abs() < 1e-4).all())
 
 
 class TooFewPositions(UsageError, IndexError):
-    """The error of a module whose table of positions or of symbols is too small."""
+    """Raised if a module's table of positions or of symbols is too small."""
 
 
 def describe_too_few_positions(positions: int, error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""A model with a clock: a smaller looped model that decides when the answer is done.
+"""A model with a clock, which is a smaller looped model that decides when the answer is done.
 
 In adaptive computation time (Graves 2016), the halting unit reads the state of the model that it halts. Such a model
 may count in ways that fail beyond the training lengths (docs/lab). Here the two models share only their input.
@@ -26,9 +26,9 @@ WAITS, DONE = 0, 1  # outputs of the clock
 @dataclass(frozen=True)
 class Timed(ModelSpec):
     """A model with a clock: ``answers`` computes the answer; ``clock``, advanced equally often, decides whether it is
-    done. An answer's first symbol is predicted at the ``=``. There the end symbol, which means "no answer yet", gets
-    the probability that the clock waits, and the model ``answers`` distributes the rest over the other symbols.
-    Elsewhere the logits are those of ``answers``.
+    done. An answer's first symbol is predicted at the ``=``. There the end symbol means "no answer yet" and gets the
+    probability that the clock waits; the model ``answers`` distributes the rest over the other symbols. At all other
+    positions the logits are those of ``answers``.
 
     With ``Halting``, ``AnyLoops`` and ``Halted``, only the clock has a loss on a row that stops early. Raises
     UsageError for a layout without ``=`` or end symbol, or with pauses, which move the first position of the answer.

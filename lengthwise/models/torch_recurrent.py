@@ -32,7 +32,7 @@ class TorchLSTM(_TorchRecurrent):
     """A stack of ``layers`` layers of ``torch.nn.LSTM``, between an embedding and a linear readout.
 
     Unlike ``LSTM``, the cell of ReTran, this LSTM takes tanh of its cell state, and it learns parity. In a second loop
-    the input is the output of the first. ``build`` raises UsageError for a layout that is not causal.
+    the input is the output of the first loop. ``build`` raises UsageError for a layout that is not causal.
     """
 
     layer_class = nn.LSTM

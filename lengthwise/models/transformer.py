@@ -2,7 +2,7 @@
 
 With x the embedded input:
 
-- standard (Vaswani et al. 2017, pre-norm as GPT-2): h_1 = norm(blocks(x));
+- standard (Vaswani et al. 2017, pre-norm as in GPT-2): h_1 = norm(blocks(x));
 - looped with input injection (Fan et al. 2025, section 4): h_0 = 0 and h_{k+1} = norm(blocks(h_k + x)); the final norm
   is inside the loop;
 - looped without input injection: h_0 = x and h_{k+1} = norm(blocks(h_k)).
@@ -50,8 +50,8 @@ class Transformer(ModelSpec):
 
     ``noise`` is the standard deviation of h_0 in training, for injections whose h_0 is 0. ``final_norm`` places the
     last norm inside the loop, before the readout, or nowhere. The readout ``mlp`` is an MLP as in the blocks, the norm
-    and two linear layers; ``scaled`` is a linear layer without bias whose weights are initialized from N(0, init_std²)
-    and whose logits are divided by √width. ``init`` selects the output layers whose initial weights are
+    and two linear layers. The readout ``scaled`` is a linear layer without bias whose weights are initialized from N(0,
+    init_std²) and whose logits are divided by √width. ``init`` selects the output layers whose initial weights are
     divided by √(2 · layers): those of mixer and MLP (``all``), or only the mixer's (``attention``).
 
     Raises UsageError if ``width`` is not a multiple of ``heads``. The model raises UsageError at the first batch if
@@ -87,12 +87,12 @@ class Transformer(ModelSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.width % self.heads:
-            raise UsageError(f"width must be a multiple of the number of heads, {self.heads}, not {self.width}")
+            raise UsageError(f"width must be a multiple of the number of heads ({self.heads}), not {self.width}")
         if sum(p.indexed for p in self.positions) > 1 and any(isinstance(p, Randomized) for p in self.positions):
             advice = "use no other encoding of positions with it"
             raise UsageError(f"Randomized(of=…) renumbers the positions of all encodings: {advice}")
         if self.readout == "mlp" and not self.mlp:
-            raise UsageError("readout=mlp uses an MLP like those of the blocks, and mlp=0 has none: use readout=linear")
+            raise UsageError("readout=mlp uses an MLP as in the blocks, but mlp=0 means no MLP: use readout=linear")
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         for position in self.positions:

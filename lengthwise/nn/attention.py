@@ -36,7 +36,7 @@ class SoftmaxAttention(Mixer):
     def __init__(self, width: int, heads: int, *, dropout: float = 0.0, biases: bool = True) -> None:
         super().__init__()
         if width % heads:
-            raise UsageError(f"width must be a multiple of the number of heads, {heads}, not {width}")
+            raise UsageError(f"width must be a multiple of the number of heads ({heads}), not {width}")
         self.heads, self.dropout = heads, dropout
         self.project = nn.Linear(width, 3 * width, bias=biases)
         self.out = nn.Linear(width, width, bias=biases)

@@ -33,8 +33,8 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """A mixer and, unless ``mlp`` is None, an MLP. Each has a residual connection: x + f(norm(x)) or, if ``post``,
-    norm(x + f(x)) (Vaswani et al. 2017)."""
+    """A block of a mixer and, unless ``mlp`` is None, an MLP. Each has a residual connection: x + f(norm(x)) or, if
+    ``post``, norm(x + f(x)) (Vaswani et al. 2017)."""
 
     def __init__(self, mixer: Mixer, mlp: MLP | None, width: int, *, post: bool, eps: float, dropout: float) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ from lengthwise.nn.position import Encoding, Position
 class _DigitPosition(Position):
     """A learned vector for each digit position, added to the input or, with ``at="attention"``, to the queries and keys
     of every layer. The initial vectors have standard deviation ``std``. They are random or, with ``start="sines"``,
-    sines and cosines of the digit position: then one linear map takes each vector to the next position's vector.
+    sines and cosines of the digit position: then one linear map turns the vector of any position into that of the next.
 
     Training adds a random offset, 0 … ``offset`` − 1, to all digit positions of a batch or, with ``each_row``, of a
     row, so that digit positions of longer numbers are trained too. ``size`` must be at least the largest position +
@@ -96,7 +96,7 @@ def _check_fits(name: str, largest_position: int, table_size: int, advice: str) 
 
 
 def _get_digit_positions(inputs: Inputs) -> Int[Tensor, "b t"]:
-    """Return digit positions, with 0 for padding, whose own positions may exceed the table."""
+    """Return digit positions, with 0 in place of the positions of padding, which may exceed the table."""
     return inputs.digit_position.where(inputs.padding_mask, 0)
 
 

@@ -12,9 +12,10 @@ from lengthwise.base.types import UsageError, Vocab
 
 
 class DigitReadin(nn.Linear):
-    """A linear layer on the digits of each symbol, as real numbers, for symbols such as the columns of ``Pairs``.
+    """A linear layer that reads the digits of each symbol as real numbers, for symbols such as the columns of
+    ``Pairs``.
 
-    Raises UsageError if the symbols do not consist of digits, all of the same number.
+    Raises UsageError unless all symbols consist of digits, and of equally many.
     """
 
     digits: Float[Tensor, "v n"]

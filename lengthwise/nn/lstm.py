@@ -1,4 +1,4 @@
-"""The LSTM cell with projections: the cell state ``long`` is wide, the hidden state ``short`` has the model's width."""
+"""The LSTM cell with projections: a wide cell state ``long``, and a hidden state ``short`` of the model's width."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The interface of token mixers, the parts of blocks that combine positions, e.g. attention.
 
-``AttentionContext`` tells a mixer about positional encodings, causality and padding.
+``AttentionContext`` passes positional encodings, causality and padding to a mixer.
 """
 
 from __future__ import annotations
@@ -108,11 +108,11 @@ class MixerSpec(Config):
 def build_mixer(
     spec: MixerSpec, width: int, heads: int, *, causal: bool, layer: int, dropout: float, biases: bool
 ) -> Mixer:
-    """Build the mixer of layer number ``layer``, counted from 0. ``spec.build`` gets those keyword arguments that it
-    takes.
+    """Build the mixer of layer number ``layer``, counted from 0. ``spec.build`` gets only the keyword arguments that it
+    accepts.
 
-    With ``causal``, no position may see a later one. With ``biases``, linear layers have biases. A torch module that is
-    not a ``Mixer`` is wrapped in ``PlainMixer``. Raises UsageError if ``spec.build`` returns no torch module.
+    With ``causal``, no position may see a later position. With ``biases``, linear layers have biases. A torch module
+    that is not a ``Mixer`` is wrapped in ``PlainMixer``. Raises UsageError if ``spec.build`` returns no torch module.
     """
     keywords: dict[str, Any] = {"causal": causal, "layer": layer, "dropout": dropout, "biases": biases}
     signature, advice = inspect.signature(spec.build), f"beside width and heads, it may take {', '.join(keywords)}"
@@ -151,7 +151,7 @@ class PlainMixer(Mixer):
         if not isinstance(mixed, Tensor) or mixed.shape != x.shape:
             shape = tuple(mixed.shape) if isinstance(mixed, Tensor) else f"a value of type {type(mixed).__name__}"
             fault = f"but {type(self.module).__name__} returned {shape}"
-            raise UsageError(f"a mixer maps states {tuple(x.shape)} to states of that shape, {fault}")
+            raise UsageError(f"a mixer must map states {tuple(x.shape)} to states of that shape, {fault}")
         return mixed
 
 

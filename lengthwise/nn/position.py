@@ -33,7 +33,7 @@ class Encoding(nn.Module):
         return None
 
     def keys(self, inputs: Inputs) -> Float[Tensor, "b t d"] | None:
-        """Return vectors to add to the queries and keys of every layer, all heads side by side."""
+        """Return vectors to add to the queries and keys of every layer, with all heads side by side."""
         return None
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"] | None:
@@ -106,7 +106,7 @@ class LearnedEncoding(Encoding):
         width, size = inputs.position.shape[1], self.table.num_embeddings
         if width > size:
             advice = "use shorter problems, or train with a larger Learned(size=…)"
-            raise UsageError(f"a row of {width} positions does not fit the learned table of {size}: {advice}")
+            raise UsageError(f"a row of {width} positions does not fit the learned table of {size} positions: {advice}")
 
     def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
         self.check(inputs)
@@ -115,8 +115,8 @@ class LearnedEncoding(Encoding):
 
 @dataclass(frozen=True)
 class Mark(Position):
-    """A learned vector added to the first position of a row. Otherwise, in a run of equal symbols, a head that averages
-    neighbours gives the first and the second position the same state, for any weights."""
+    """A learned vector added to the first position of a row. Without it, in a run of equal symbols, a head that
+    averages neighbours gives the first and the second position the same state, for any weights."""
 
     std: NotNegative = 0.3  # standard deviation of the initial vector
 

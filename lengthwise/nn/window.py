@@ -1,4 +1,4 @@
-"""Attention windows: heads that see only some positions, e.g. neighbours, and the blank key."""
+"""Attention windows (heads that see only some positions, e.g. neighbours), and the blank key."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LocalEncoding(Encoding):
 
 @dataclass(frozen=True)
 class _HeadWindow(Position):
-    """Base class of windows for ``count`` of a model's heads; they have no parameters.
+    """Base class of windows for ``count`` of a model's heads. Windows have no parameters.
 
     ``build`` raises UsageError if ``count`` is above the model's number of heads.
     """
@@ -54,7 +54,7 @@ class _HeadWindow(Position):
         """Return a mask of the last ``count`` heads."""
         if self.count > heads:
             name = type(self).__name__
-            raise UsageError(f"{name}: count must be at most the number of heads, {heads}, not {self.count}")
+            raise UsageError(f"{name}: count must be at most the number of heads ({heads}), not {self.count}")
         return torch.arange(heads, device="cpu") >= heads - self.count
 
 
@@ -103,8 +103,8 @@ class LocalHeadsEncoding(_KeyMask):
 
 @dataclass(frozen=True)
 class CoupledHeads(_HeadWindow):
-    """Windows of digit positions for the last ``count`` heads: a position sees itself, and the tokens of all
-    numbers whose digit positions differ from its own by at most ``reach``.
+    """Windows of digit positions for the last ``count`` heads: a position sees itself, and each token of any number
+    whose digit position differs from its own by at most ``reach``.
 
     Digit positions are those of position coupling (Cho et al. 2024), but a window has no parameters, so it applies to
     numbers of any length. In layouts that predict each symbol one position earlier, ``ahead=1`` centres the window on
@@ -135,7 +135,7 @@ class CoupledHeadsEncoding(LocalHeadsEncoding):
 
 @dataclass(frozen=True)
 class EarlierHeads(_HeadWindow):
-    """In the last ``count`` heads, a position sees only earlier positions, not itself, and a blank key.
+    """In the last ``count`` heads, a position sees only earlier positions and a blank key, not itself.
 
     The blank is a key of zeros with a value of zeros, which a head can attend to instead of a position (a softmax with
     1 added to its sum, Miller 2023). Such a head can detect whether a position's symbol occurred earlier; ordinary

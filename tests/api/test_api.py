@@ -327,7 +327,7 @@ WRONG_CALLS = [
     (lambda: lw.evaluate(7, 8), "evaluate takes a run, weights, a name, a folder or a torch module, not 7"),
     (lambda: lw.evaluate(Gru(), 2), "Gru: name the task"),
     (lambda: lw.evaluate(Gru(), 2, task=3), "task: 3 is neither a task nor the name of one"),
-    (lambda: lw.evaluate(Gru(returns_dict=True), 2, task="parity"), "but Gru gave dict"),
+    (lambda: lw.evaluate(Gru(returns_dict=True), 2, task="parity"), "but Gru returned dict"),
     (lambda: lw.evaluate(Gru(input_count=3), 2, task="parity"), "Gru has too few embeddings for the 4 symbols"),
     (lambda: lw.evaluate(Gru(output_count=3), 2, task="parity"), "3 logits per position, but .* 4 output symbols: 0 "),
     (lambda: lw.evaluate(Gru().to("meta"), 2, task="parity"), "Gru has weights on the meta device"),

@@ -20,7 +20,7 @@ OUTER_PARAMETERS = 512 * 1024 + 2 * 1024 + 3 * 1024**2 + 2 * 1024 + 1024**2  # d
     ("name", "layers"), [("16x1", 16), ("16x1-injection", 16), ("8x2", 8), ("4x4", 4), ("1x16", 1)]
 )
 def test_published_decoders_have_the_published_parameter_counts(name, layers):
-    """A count by hand gives 122.5M for 16 layers and about as many symbols (120) as in the published vocabulary."""
+    """A count by hand yields 122.5M parameters for 16 layers and 120 symbols, about the published number of symbols."""
     recipe = abacus.build_decoders()[f"paper-abacus-{name}"]
     symbols = lw.Vocab(tuple(chr(200 + i) for i in range(120)))
     with torch.device("meta"):
@@ -32,7 +32,7 @@ def test_published_decoders_have_the_published_parameter_counts(name, layers):
 
 
 def test_probes_fit_the_position_tables_of_their_recipes():
-    """The longest probe, 789 fifty times, has 150 digits and needs digit positions up to 151."""
+    """The longest probe, 789 repeated fifty times, has 150 digits and needs digit positions up to 151."""
     for make in catalog.list_recipes().values():
         recipe = make()
         for position in getattr(recipe.model, "positions", ()):

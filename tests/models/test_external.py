@@ -1,4 +1,4 @@
-"""Torch modules passed in from Python: which count as equal, how they are trained, and which are refused."""
+"""Tests of torch modules passed in from Python: equality, training, and modules that are refused."""
 
 import contextlib
 import copy
@@ -31,7 +31,7 @@ VOCAB_SIZE = 4  # of parity in rows
 
 
 class SmallAttention(nn.Module):
-    """Causal attention whose weights are of the same shape for any number of heads, with dropout."""
+    """Causal attention with dropout, whose weights have the same shapes for any number of heads."""
 
     def __init__(self, heads=1, *, dropout=0.0, logit_count=VOCAB_SIZE, extra_state=None):
         super().__init__()
@@ -287,7 +287,7 @@ def build_scripted_module():
         (lambda: build_attention().requires_grad_(False), "no trainable weights"),
         (DetachedLogits, "the loss depends on no trainable weight: .*detach"),
         (lambda: nn.Sequential(nn.Embedding(VOCAB_SIZE, 8), nn.LazyLinear(VOCAB_SIZE)), "lazy layers without weights"),
-        (IntegerLogits, r"but IntegerLogits gave \(\d, \d, 4\) of torch.int64"),
+        (IntegerLogits, r"but IntegerLogits returned \(\d, \d, 4\) of torch.int64"),
         (LazyLayer, "LazyLayer builds weights in its first call"),
         (build_scripted_module, "pass the module before"),
         (lambda: ExtraState(extra_state=threading.Lock()), "ExtraState cannot be copied by copy.deepcopy: .*lock"),

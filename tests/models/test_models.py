@@ -121,7 +121,8 @@ def test_coupled_and_local_heads_can_be_combined(causal):
 
 
 def test_earlier_heads_initially_attend_to_equal_symbols():
-    """Before training, a repeated symbol attends most to its earlier position; a new symbol attends little to any."""
+    """Before training, a repeated symbol attends most to its earlier position; a new symbol attends little to any
+    position."""
     torch.manual_seed(0)
     spec = lw.Transformer(width=64, heads=4, init_std=0.1, positions=(LocalHeads(2), EarlierHeads(2)))
     model = spec.build(READS, WRITES, causal=True)
@@ -150,7 +151,8 @@ def test_a_window_has_a_learned_bias_per_head_and_offset():
 
 @causal_and_full
 def test_earlier_heads_see_earlier_positions_and_a_blank(causal):
-    """The last column of the bias is for the blank, which only the second head sees; with ``Blank``, both see it."""
+    """The last column of the bias is for the blank, which only the second head sees; with ``Blank``, both heads see
+    it."""
     inputs, index = build_rows([7, 4]), torch.arange(7)
     seen = inputs.padding_mask[:, None].expand(-1, 7, -1) | torch.eye(7, dtype=torch.bool)
     seen = torch.ones(1, 7, 7, dtype=torch.bool).tril() if causal else seen  # later padding is hidden by causality
@@ -332,7 +334,7 @@ def test_a_learned_table_supports_rows_up_to_exactly_its_size(build_runner):
     runner = build_runner(build(replace(BASE, positions=(Learned(9),)), True))
     compute_logits(runner, build_rows([9]), [1])
     with pytest.raises(
-        lw.UsageError, match="a row of 10 positions does not fit the learned table of 9: use shorter problems"
+        lw.UsageError, match="a row of 10 positions does not fit the learned table of 9 positions: use shorter problems"
     ):
         compute_logits(runner, build_rows([10]), [1])
 
@@ -519,7 +521,8 @@ def test_attention_with_negligible_dropout_equals_attention_without(positions, c
 
 
 class LoopCounter(lw.Model):
-    """A model whose state holds a row's number and its count of loops; it records how many rows each advance has."""
+    """A model whose state holds each row's number and count of loops. It records how many rows each ``advance``
+    gets."""
 
     def __init__(self):
         super().__init__()
@@ -569,12 +572,13 @@ def test_rows_run_exactly_their_own_loops(loops):
 
 @every_model
 def test_rows_that_finish_early_equal_those_of_a_full_batch(spec, causal):
-    """Logits and gradients are equal in every loop, in the last loop, and if the first loops have no gradients."""
+    """Logits and gradients are compared in every loop, and in the last loop with and without gradients of the first
+    loops."""
     model, inputs, loops = cached_model(spec, causal), build_rows(width=10), torch.tensor(LOOPS)
     at = inputs.padding_mask & (torch.arange(10) % 3 != 1)
 
     def run_full_batch(no_grad_loops):
-        """Advance every row as often as the longest; return the logits after each loop."""
+        """Advance every row by the largest number of loops; return the logits after each loop."""
         context, read = model.embed(inputs), []
         state = model.start(context)
         for k in range(max(LOOPS)):
@@ -622,7 +626,7 @@ def test_a_module_with_a_padding_mask_parameter_receives_it():
 
 def test_a_module_whose_output_has_another_shape_is_refused_in_one_line(build_runner):
     model = SinglePass(nn.Sequential(nn.Embedding(6, 4), nn.Flatten()))
-    with pytest.raises(lw.UsageError, match=r"must map tokens \(3, 9\) to logits .*, but Sequential gave \(3, 36\)"):
+    with pytest.raises(lw.UsageError, match=r"map tokens \(3, 9\) to logits .*, but Sequential returned \(3, 36\)"):
         compute_logits(build_runner(model), build_rows(), [1] * 3)
     with pytest.raises(lw.UsageError, match="must return a torch module, not 'a model'"):
         replace(RECIPE, model=_ModuleSpec(returns_text=True)).build()

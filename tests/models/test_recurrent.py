@@ -71,7 +71,7 @@ def assert_normal(std, *parts):
 
 
 def is_orthogonal(matrix):
-    """Return whether the rows or, if there are fewer, the columns are orthonormal."""
+    """Return whether the rows are orthonormal or, if there are fewer columns than rows, the columns."""
     matrix = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     return torch.allclose(matrix @ matrix.T, torch.eye(len(matrix), dtype=matrix.dtype), atol=1e-5)
 
@@ -198,8 +198,8 @@ REFERENCES = [
     ("spec", "kind", "compute_outputs"), REFERENCES, ids=lambda value: getattr(value, "__name__", type(value).__name__)
 )
 def test_models_equal_reference_implementations(spec, kind, compute_outputs, loops):
-    """Values and gradients are equal, with the plain and the fast runner. In a second loop a model reads its own
-    output."""
+    """Values and gradients of the plain and the fast runner equal those of the reference. In a second loop a model
+    reads its own output."""
     model, inputs = build(replace(spec, dropout=0.0), with_noise=True), build_rows()
     assert kind.find_obstacle(model) is None
     states = []

@@ -139,7 +139,8 @@ def test_trapezoidal_attention_in_chunks_equals_its_scan(length, first_length, c
 
 
 def test_mamba_3_can_track_parity_by_rotation():
-    """A state that turns by π for each 1 is negative after an odd number of ones, which real decays cannot do."""
+    """A state that turns by π for each 1 is negative after an odd number of ones; positive decays cannot change its
+    sign."""
     bits = torch.randint(2, (4, 30), generator=stream(0, "bits")).double()
     angle = (math.pi * bits).cumsum(1)[:, None, :, None]
     one = torch.zeros(4, 1, 30, 4).double().index_fill(3, torch.tensor([0]), 1)

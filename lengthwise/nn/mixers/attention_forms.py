@@ -20,8 +20,8 @@ from lengthwise.nn.mixers.recurrent import exempt_from_decay
 
 @dataclass(frozen=True)
 class ScalableSoftmax(MixerSpec):
-    """Softmax attention whose scores are multiplied by s log(1 + n), where n is the number of keys up to the query's
-    position and s is learned per head (Nakanishi 2025 uses log n), so that many keys do not flatten the weights."""
+    """Softmax attention whose scores are multiplied by s log(1 + n), so that many keys do not flatten the weights. Here
+    n is the number of keys up to the query's position, and s is learned per head (Nakanishi 2025 uses log n)."""
 
     def build(self, width: int, heads: int, *, dropout: float, biases: bool, **_: Any) -> Mixer:
         return ScalableAttention(width, heads, dropout=dropout, biases=biases)
@@ -48,9 +48,9 @@ class ScalableAttention(SoftmaxAttention):
 
 @dataclass(frozen=True)
 class ForgettingAttention(MixerSpec):
-    """Softmax attention with a forget gate (Lin et al. 2025): to the score of key j for query i, the sum of log f_l for
-    j < l ≤ i is added, with f = σ(w x + b) per head. The layout must be causal. The block is the authors' plain one,
-    without output gate, norms or token shift, except that b starts in 2 … 6 instead of at 0."""
+    """Softmax attention with a forget gate f = σ(w x + b) per head (Lin et al. 2025): the sum of log f_l for j < l ≤ i
+    is added to the score of key j for query i. The layout must be causal. The block is the authors' plain one, without
+    output gate, norms or token shift, except that b starts in 2 … 6 instead of at 0."""
 
     def build(self, width: int, heads: int, *, causal: bool, biases: bool, **_: Any) -> Mixer:
         check_causal(self, causal)
@@ -60,7 +60,7 @@ class ForgettingAttention(MixerSpec):
 class ForgettingMixer(SoftmaxAttention):
     """The module of ``ForgettingAttention``.
 
-    F_i is the sum of log f up to position i. It enters the scores by two more coordinates of queries and keys:
+    F_i is the sum of log f up to position i. It enters the scores through two more coordinates of queries and keys:
     [q, F_i, 1] · [k, 1, −F_j].
     """
 
@@ -95,8 +95,8 @@ def _turn_off_autocast(device: str) -> AbstractContextManager[Any]:
 @dataclass(frozen=True)
 class StickBreaking(MixerSpec):
     """Stick-breaking attention (Tan et al. 2025): with β = σ(q kᵀ / √e), query i gives key j the weight
-    β_ij Π_{j < l ≤ i} (1 − β_il), so that near keys take precedence without a positional encoding. The layout must
-    be causal. Unlike in the authors' code by default, a query sees its own key, and leftover weight is dropped."""
+    β_ij Π_{j < l ≤ i} (1 − β_il), so that near keys take precedence without a positional encoding. The layout must be
+    causal. Unlike with the defaults of the authors' code, a query sees its own key, and leftover weight is dropped."""
 
     def build(self, width: int, heads: int, *, causal: bool, biases: bool, **_: Any) -> Mixer:
         check_causal(self, causal)
@@ -123,5 +123,5 @@ class StickBreakingMixer(SoftmaxAttention):
 def _get_bias_without_blank(name: str, context: AttentionContext, key: Float[Tensor, "b h k e"]) -> Tensor | None:
     """Return the attention bias, converted to the keys' type. Raises UsageError for a bias with a blank key."""
     if context.bias is not None and context.bias.shape[-1] > key.shape[2]:
-        raise UsageError(f"{name} has no blank key: leave out Blank and EarlierHeads")
+        raise UsageError(f"{name} supports no blank key: leave out Blank and EarlierHeads")
     return None if context.bias is None else context.bias.to(key.dtype)

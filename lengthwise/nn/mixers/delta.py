@@ -43,7 +43,7 @@ class DeltaNet(_DeltaSpec):
     """DeltaNet (Schlag et al. 2021; Yang et al. 2024): for each head S ← S (I − β k kᵀ) + β v kᵀ, output S q.
 
     Keys and queries have norm 1, and β = σ(w x). With ``negative``, β = 2 σ(w x), so that eigenvalues of the state's
-    transition are in [−1, 1] instead of [0, 1] and it can track parity (Grazzi et al. 2025). Unlike in the
+    transition are in [−1, 1] instead of [0, 1], and the state can track parity (Grazzi et al. 2025). Unlike in the
     authors' code, queries are not divided by √e, the root of a head's width, as a norm per head follows.
     """
 

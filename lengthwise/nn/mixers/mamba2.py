@@ -83,8 +83,8 @@ def linear_attention(
 ) -> tuple[Float[Tensor, "b h t v"], Float[Tensor, "b h k v"]]:
     """Compute S_t = a_t S_{t−1} + k_t v_tᵀ chunk by chunk; return the outputs S_tᵀ q_t and the last state.
 
-    ``log_decay`` is log |a_t|, ``sign`` the sign of a_t, 1 or −1 (None: all are positive). Heads may share queries and
-    keys (g = 1).
+    ``log_decay`` is log |a_t|, and ``sign`` is the sign of a_t, 1 or −1 (None: all are positive). Heads may share
+    queries and keys (g = 1).
     """
     length = value.shape[2]
     chunk = min(chunk, length)

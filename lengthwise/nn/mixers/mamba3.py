@@ -25,7 +25,7 @@ MIN_RATE = 1e-4  # smallest rate of decay, as in the authors' code
 @dataclass(frozen=True)
 class Mamba3(MixerSpec):
     """Mamba-3 with one input and output (Lahoti et al. 2026): for each head S ← a S + (1 − λ) Δ a B' x'ᵀ + λ Δ B xᵀ,
-    where B' and x' are those of the previous position; the output Sᵀ C + D x is gated.
+    where B' and x' are those of the previous position. The output Sᵀ C + D x is gated.
 
     B and C are shared by the heads, normalized, and get a bias for each head. Half of their pairs of coordinates rotate
     by at most π Δ per position, so that the state's transition has complex eigenvalues (section 3.2).
@@ -45,7 +45,7 @@ class Mamba3(MixerSpec):
 
 
 class Mamba3Mixer(RecurrentMixer):
-    """The module of ``Mamba3``. Its state holds the angles "b h 1 a", S without the last position's input "b h n e",
+    """The module of ``Mamba3``. Its state holds the angles "b h 1 a", S "b h n e" without the last position's input,
     and the last B, x and λ Δ."""
 
     def __init__(self, spec: Mamba3, width: int, heads: int, *, biases: bool) -> None:

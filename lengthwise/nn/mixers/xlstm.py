@@ -20,11 +20,12 @@ CHUNK_LENGTH = 32  # positions computed at once
 @dataclass(frozen=True)
 class MLSTM(MixerSpec):
     """mLSTM (Beck et al. 2024): for each head C ← f C + i k vᵀ, n ← f n + i k, output Cᵀ q / max(|nᵀ q|, 1), with an
-    exponential input gate i and a sigmoid forget gate f; then a norm per head and an output gate. Keys are divided by
+    exponential input gate i and a sigmoid forget gate f. A norm per head and an output gate follow. Keys are divided by
     √e, the root of a head's width.
 
-    Unlike in the authors' block, gates see the convolution's output instead of queries, keys and values, their weights
-    do not start at 0, the norm is an RMS norm, the output gate is σ instead of SiLU, and there is no learned skip.
+    Unlike in the authors' block, gates see the convolution's output instead of queries, keys and values, and the gates'
+    weights do not start at 0. Also, the norm is an RMS norm, the output gate is σ instead of SiLU, and there is no
+    learned skip.
     """
 
     taps: Amount = 4  # kernel size of the short convolution before queries, keys and gates; 0: none
@@ -99,10 +100,10 @@ def exponential_attention(
 @dataclass(frozen=True)
 class SLSTM(MixerSpec):
     """sLSTM (Beck et al. 2024): c ← f c + i z, n ← f n + i, h = o c / n with an exponential input gate i and sigmoid
-    gates f and o, where z and the gates see the head's own last h (memory mixing). Positions are computed one by one.
+    gates f and o. Here z and the gates see the head's own last h (memory mixing). Positions are computed one by one.
 
-    Unlike in the authors' block, each gate sees all channels of the input instead of its head's, the norm per head is
-    an RMS norm, recurrent weights do not start at 0, and biases of f start in 3 … 6 instead of −7 … 5.
+    Unlike in the authors' block, each gate sees all channels of the input instead of its head's, and the norm per head
+    is an RMS norm. Also, recurrent weights do not start at 0, and biases of f start in 3 … 6 instead of −7 … 5.
     """
 
     taps: Amount = 4  # kernel size of the short convolution before the gates i and f; 0: none
