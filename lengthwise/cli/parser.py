@@ -166,6 +166,7 @@ def add_completers(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         "like": list_recipes,
         "weights": lambda **_: [*list_shipped_weights(), *list_runs()],
         "runs": list_runs,
+        "run_folder": list_runs,
         "task": lambda **_: [to_kebab_case(name) for name in sources.read_parts()["tasks"]],
         "changes": lambda **_: [f"{path}=" for path in sources.list_field_paths()],
         "study": lambda **_: list(sources.list_studies()),

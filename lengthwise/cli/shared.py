@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.ranges import Amount, Seeds, Size, Threads
+from lengthwise.base.ranges import Amount, Seeds, Size, ThreadCount
 
 Argument = str  # a positional argument: one word
 Arguments = Sequence[str]  # a positional argument: one or more words
@@ -84,7 +84,7 @@ class DeviceOptions:
 class ComputeOptions(DeviceOptions):
     """The device and the number of CPU threads that run the weights."""
 
-    threads: Threads = 1  # N: CPU threads (default: 1, best for small models)
+    threads: ThreadCount = 1  # N: CPU threads (default: 1, best for small models)
 
 
 @dataclass(kw_only=True)

@@ -15,13 +15,13 @@ from lengthwise.runs.tracking import send_to_trackers
 class Options(OutputOptions):
     """Send a run's rows to a tracker, except the rows that the tracker already has."""
 
-    runs: Argument  # RUN: a run's folder
+    run_folder: Argument  # RUN: a run's folder
     to: Texts  # NAME: tensorboard, trackio or wandb
 
 
 def run(args: Options) -> int:
     """Send to each tracker the rows of a run that the tracker lacks."""
-    folder = RunFolder(require_run(args.runs))
+    folder = RunFolder(require_run(args.run_folder))
     if not (folder.folder / "config.json").exists():
         raise UsageError(f"{folder.folder}: not a run: it has no config.json")
     errors: list[str] = []

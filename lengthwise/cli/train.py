@@ -13,7 +13,7 @@ from lengthwise.api import Recipe, UsageError
 from lengthwise.base.errors import Diverged
 from lengthwise.base.formatting import format_duration
 from lengthwise.base.progress import Progress
-from lengthwise.base.ranges import NotNegative, Seed, Threads
+from lengthwise.base.ranges import NotNegative, Seed, ThreadCount
 from lengthwise.cli import options
 from lengthwise.cli.console import err, print_result, warn
 from lengthwise.cli.forecast import announce_evaluation, forecast
@@ -43,7 +43,7 @@ class Options(TrainingOptions, PlanOptions, RecipeOptions):
     # unless --jobs is given
     stack: bool = False
     no_stack: bool = False  # train seeds separately on a GPU too
-    threads: Threads = 1  # N: CPU threads (default: 1, best for small models)
+    threads: ThreadCount = 1  # N: CPU threads (default: 1, best for small models)
     save_every: NotNegative = 60.0  # S: seconds between checkpoints (default: 60)
     keep_state: bool = False  # keep the optimizer's state after training, so that --from can continue bit for bit
     track: Texts = ()  # NAME: send the run to tensorboard, trackio or wandb too; may be given several times

@@ -238,7 +238,7 @@ def compute_loop_limits(rule: Stopping, planned: Int[Tensor, " b"]) -> Int[Tenso
 
 def check_loops(part: fields.Config, method: str, loops: Int[Tensor, " b"], rows: int) -> None:
     """Raise UsageError unless the loops that a part's method returned are whole numbers from 1 up, one per row."""
-    _check_rows(part, method, loops, torch.long, rows)
+    _check_row_values(part, method, loops, torch.long, rows)
     if (loops < 1).any():
         name = fields.format_part(part)
         raise UsageError(f"{name}: {method} returned {int(loops.min())} loops; it must return 1 or more")
@@ -249,14 +249,14 @@ def choose_loops(
 ) -> Int[Tensor, " b"]:
     """Return the loop that a rule chooses for each row. Raises UsageError if the row did not run this loop."""
     chosen = rule.choose(trace, planned)
-    _check_rows(rule, "choose", chosen, torch.long, len(limit))
+    _check_row_values(rule, "choose", chosen, torch.long, len(limit))
     if (wrong := (chosen < 1) | (chosen > limit)).any():
         chosen_loop, ran = int(chosen[wrong][0]), int(limit[wrong][0])
         raise UsageError(f"{rule.name}: choose returned loop {chosen_loop} for a row; it must be 1 to {ran}")
     return chosen
 
 
-def _check_rows(part: fields.Config, method: str, value: object, dtype: torch.dtype, rows: int) -> None:
+def _check_row_values(part: fields.Config, method: str, value: object, dtype: torch.dtype, rows: int) -> None:
     """Raise UsageError unless ``value``, returned by a part's method, is a tensor of this type, one number per row."""
     if not isinstance(value, Tensor) or value.dtype != dtype or value.shape != (rows,):
         expected = "torch.bool" if dtype == torch.bool else "torch.long"
@@ -270,18 +270,18 @@ def describe_value(value: object) -> str:
 
 
 def find_done_rows(
-    rule: Stopping, trace: Trace, loop: int, planned: Int[Tensor, " b"], end: int | None = None
+    rule: Stopping, trace: Trace, loop: int, planned: Int[Tensor, " b"], entry_count: int | None = None
 ) -> Bool[Tensor, " b"]:
-    """Return a mask of the rows that a rule stops after ``loop``: entry number ``end`` of ``trace``, counted from 1
-    (None: the last entry). Raises UsageError if the rule does not return a mask, or stops a row whose answer comes from
-    a loop outside the rule's window."""
-    end = len(trace.ends) if end is None else end
-    window = slice(max(0, end - rule.window), end)
+    """Return a mask of the rows that a rule stops after ``loop``, by the first ``entry_count`` entries of ``trace``
+    (None: all). Raises UsageError if the rule does not return a mask, or stops a row whose answer comes from a loop
+    outside the rule's window."""
+    entry_count = len(trace.ends) if entry_count is None else entry_count
+    window = slice(max(0, entry_count - rule.window), entry_count)
     movement = None if trace.movement is None else trace.movement[window]
     loops = torch.full_like(trace.loops, loop)
     latest = Trace(trace.predictions[window], trace.ends[window], trace.confidence[window], loops, movement)
     done = rule.done(latest, planned)
-    _check_rows(rule, "done", done, torch.bool, len(planned))
+    _check_row_values(rule, "done", done, torch.bool, len(planned))
     lag = rule.answer_lag
     if lag >= min(loop, rule.window) and done.any():
         raise UsageError(f"{rule.name}: done stopped a row after loop {loop}; its answer comes from {lag} loops before")

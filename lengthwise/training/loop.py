@@ -14,7 +14,7 @@ from lengthwise.base.errors import Diverged, Interrupted, UsageError, remove_con
 from lengthwise.base.fields import validate_arguments
 from lengthwise.base.files import to_path
 from lengthwise.base.progress import Progress, ProgressLine
-from lengthwise.base.ranges import NotNegative, Threads
+from lengthwise.base.ranges import NotNegative, ThreadCount
 from lengthwise.base.score_rows import format_loss, format_share
 from lengthwise.evaluation import causality
 from lengthwise.experiment import data
@@ -27,7 +27,7 @@ from lengthwise.runs.run import Run, choose_device
 from lengthwise.runs.tracking import check_trackers, send_to_trackers
 from lengthwise.training import checkpoint
 from lengthwise.training.arithmetic import Clock, Matmul, catch_stop_signals, check_matmul, computation_settings
-from lengthwise.training.processes import join_processes
+from lengthwise.training.processes import open_process_group
 from lengthwise.training.trainer import DrawnBatch, Trainer, try_training
 
 
@@ -37,7 +37,7 @@ def train(
     folder: str | Path | None = None,
     *,
     device: str = "auto",
-    threads: Threads = 1,
+    threads: ThreadCount = 1,
     save_every: NotNegative = 60.0,
     progress: Progress | None = None,
     wait: bool = False,
@@ -67,7 +67,7 @@ def train(
     check_matmul(matmul, target)
     if target.type == "cpu":
         estimate_training(recipe).check(f"{recipe.name}: its training")
-    with join_processes(target) as processes:
+    with open_process_group(target) as processes:
         if processes.is_first and not (run_folder / "config.json").exists():
             try_training(recipe, target, matmul)
         graphs = graphs and is_worthwhile(target) and not compile

@@ -74,7 +74,7 @@ class Processes:
 
 
 @contextmanager
-def join_processes(device: torch.device) -> Iterator[Processes]:
+def open_process_group(device: torch.device) -> Iterator[Processes]:
     """Yield the processes that torchrun has started; without torchrun, a single process."""
     if count_processes() == 1:
         yield Processes()

@@ -22,7 +22,7 @@ from lengthwise.base.errors import Diverged, Interrupted, UsageError, is_out_of_
 from lengthwise.base.fields import validate_arguments
 from lengthwise.base.files import format_error
 from lengthwise.base.progress import Progress
-from lengthwise.base.ranges import NotNegative, Threads
+from lengthwise.base.ranges import NotNegative, ThreadCount
 from lengthwise.base.types import Loss
 from lengthwise.evaluation import causality
 from lengthwise.experiment.recipe import Recipe
@@ -53,7 +53,7 @@ def train_stacked(
     recipes: Sequence[Recipe],
     *,
     device: str = "auto",
-    threads: Threads = 1,
+    threads: ThreadCount = 1,
     save_every: NotNegative = 60.0,
     progress: Progress | None = None,
     wait: bool = False,

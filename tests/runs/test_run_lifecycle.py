@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import command
-from small_runs import SMALL
+from small_runs import SMALL_RECIPE
 
 from lengthwise.base.errors import Diverged
 from lengthwise.base.files import write
@@ -22,7 +22,7 @@ from lengthwise.runs.run import Run
 from lengthwise.training.loop import Trainer, train
 
 WATCH = Watch(every=10, sizes=(2,), count=4, probes=("101",))
-DIVERGENT_RUN = replace(SMALL, optimizer=AdamW(rate=1e30), seed=1, watch=WATCH)
+DIVERGENT_RUN = replace(SMALL_RECIPE, optimizer=AdamW(rate=1e30), seed=1, watch=WATCH)
 
 
 def parse_strictly(text):
@@ -45,12 +45,12 @@ def test_training_can_continue_after_divergence_and_writes_null_for_nonfinite_nu
 
 
 def test_a_diverged_seed_is_marked_in_every_table():
-    tame = train(SMALL)
+    tame = train(SMALL_RECIPE)
     command("evaluate", tame.folder, "--lengths", "3", "--samples", "4", "--uniform-only")
     with pytest.raises(Diverged):
         train(DIVERGENT_RUN)
     assert Run.of(DIVERGENT_RUN).diverged
-    other = Run.of(replace(SMALL, seed=1))
+    other = Run.of(replace(SMALL_RECIPE, seed=1))
     other.record_failure("its loss is no number", DIVERGED)
     runs = [Run.open(tame.folder), other]
     (card,) = build_score_card(runs)
@@ -62,7 +62,7 @@ def test_a_diverged_seed_is_marked_in_every_table():
 
 
 def test_resuming_with_another_number_of_threads_is_reported_and_recorded(capsys):
-    recipe = replace(SMALL, steps=2)  # several threads are slow here
+    recipe = replace(SMALL_RECIPE, steps=2)  # several threads are slow here
     run = Run.of(recipe)
     trainer = Trainer(recipe, torch.device("cpu"))
     trainer.advance()
@@ -74,11 +74,11 @@ def test_resuming_with_another_number_of_threads_is_reported_and_recorded(capsys
 
 
 def test_a_deleted_log_is_reported_on_resuming(capsys):
-    run = Run.of(SMALL)
-    trainer = Trainer(SMALL, torch.device("cpu"))
+    run = Run.of(SMALL_RECIPE)
+    trainer = Trainer(SMALL_RECIPE, torch.device("cpu"))
     trainer.step = 20
     run.save_state(trainer.state())
-    train(SMALL)
+    train(SMALL_RECIPE)
     assert "0 of 2 rows" in capsys.readouterr().err
 
 
@@ -101,7 +101,7 @@ files.write(pathlib.Path({str(tmp_path / "a")!r}), b"")
 
 
 def test_repeated_measurements_are_not_stored_twice():
-    run = train(SMALL)
+    run = train(SMALL_RECIPE)
     for _ in range(2):
         done = command("evaluate", run.folder, "--lengths", "2,3", "--samples", "4", "--anatomy")
         assert (done.returncode, done.stderr) == (0, "")

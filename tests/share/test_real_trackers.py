@@ -6,7 +6,7 @@ import tempfile
 
 import pytest
 from conftest import LONG
-from small_runs import SMALL, list_tracked_points
+from small_runs import SMALL_RECIPE, list_tracked_points
 
 from lengthwise.base.errors import Interrupted
 from lengthwise.runs.run import Run
@@ -31,8 +31,8 @@ def run(request, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Run, "save_state", lambda one, state: _save_and_stop(save, one, state))
         with pytest.raises(Interrupted):
-            train(SMALL, track=[request.param], save_every=0)
-    return train(SMALL, track=[request.param])
+            train(SMALL_RECIPE, track=[request.param], save_every=0)
+    return train(SMALL_RECIPE, track=[request.param])
 
 
 def _save_and_stop(save_state, run, state):

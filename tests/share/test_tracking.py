@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 from conftest import command
-from small_runs import SMALL, list_tracked_points
+from small_runs import SMALL_RECIPE, list_tracked_points
 
 import lengthwise as lw
 from lengthwise.runs import tracking
 from lengthwise.runs.run import Run
 from lengthwise.training.loop import Trainer, train
 
-WATCHED_RECIPE = replace(SMALL, steps=30, watch=lw.Watch(every=10, sizes=(2,), count=4))
+WATCHED_RECIPE = replace(SMALL_RECIPE, steps=30, watch=lw.Watch(every=10, sizes=(2,), count=4))
 
 
 class RecordingTracker:

@@ -4,7 +4,7 @@ import lengthwise as lw
 from lengthwise.runs import tracking
 
 MODEL = lw.Transformer(width=8, heads=2, init_std=0.3)
-SMALL = lw.Recipe(
+SMALL_RECIPE = lw.Recipe(
     "small", lw.Parity(), lw.FullOutput(), lw.Uniform(3), lw.PerRound(), MODEL, lw.Final(), steps=30, batch=4
 )
 

@@ -42,7 +42,7 @@ from lengthwise.training.arithmetic import computation_settings, step_precision
 from lengthwise.training.choice import Bf16, MicroBatches
 from lengthwise.training.descent import EMA
 from lengthwise.training.loop import train
-from lengthwise.training.processes import join_processes
+from lengthwise.training.processes import open_process_group
 from lengthwise.training.trainer import Trainer
 from lengthwise.verify import verification
 
@@ -155,7 +155,7 @@ def test_each_process_has_its_own_gpu(monkeypatch):
         monkeypatch.setenv(name, value)
     assert choose_device("cuda") == choose_device("auto") == choose_device(CUDA) == torch.device("cuda:1")
     assert asked == [torch.device("cuda:1")] * 3  # no context on another GPU
-    with pytest.raises(UsageError, match="write cuda, not cuda:0"), join_processes(torch.device("cuda:0")):
+    with pytest.raises(UsageError, match="write cuda, not cuda:0"), open_process_group(torch.device("cuda:0")):
         pass
 
 

@@ -65,7 +65,7 @@ class TwoRowRunner(Plain):
 
 
 @pytest.mark.parametrize("name", ["ntp-pause-parity", "gpt-small"])
-def test_cpu_runners_give_equal_gradients_in_parts(name):
+def test_cpu_runners_give_equal_gradients_in_micro_batches(name):
     recipe = catalog.find_recipe(name, ["batch=4", "source=Fresh", "watch.every=0", "keep=last", "model.dropout=0"])
     whole, parted = Trainer(recipe, CPU), Trainer(recipe, CPU)
     parted.parts = 2

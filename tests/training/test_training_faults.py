@@ -14,7 +14,7 @@ from random import Random
 import pytest
 from conftest import LONG
 from filelock import FileLock
-from small_runs import SMALL
+from small_runs import SMALL_RECIPE
 from torch import nn
 from torture import races
 from torture import signals as signal_cases
@@ -85,7 +85,7 @@ def test_files_of_the_working_folder_are_not_imported_as_libraries(runs, tmp_pat
 
 
 def test_a_lock_is_reentrant_and_waiting_for_it_trains_the_run(monkeypatch):
-    run = Run.of(SMALL)
+    run = Run.of(SMALL_RECIPE)
     with run.lock(), run.lock():  # the process that holds the lock may take it again
         assert (run.folder / ".owner").exists()
     assert not (run.folder / ".owner").exists()
@@ -93,7 +93,7 @@ def test_a_lock_is_reentrant_and_waiting_for_it_trains_the_run(monkeypatch):
         (run.folder / ".owner").write_bytes(b"\xff")
         with pytest.raises(UsageError, match=r"\.owner: cannot be read \(not UTF-8 text\)$"), run.lock():
             pass
-    assert train(SMALL, wait=True).done
+    assert train(SMALL_RECIPE, wait=True).done
 
 
 def test_time_counts_compiling_but_not_waiting_for_another_process(monkeypatch):
@@ -101,7 +101,7 @@ def test_time_counts_compiling_but_not_waiting_for_another_process(monkeypatch):
     monkeypatch.setattr("time.perf_counter", lambda: read() + sum(passed))
     monkeypatch.setattr(loop, "prepare_steps", lambda *_, **__: passed.append(1000.0))
     monkeypatch.setattr(Run, "lock", lambda run, **options: passed.append(50_000.0) or lock(run, **options))
-    assert 1000 <= train(SMALL).about()["wall_s"] < 2000
+    assert 1000 <= train(SMALL_RECIPE).about()["wall_s"] < 2000
 
 
 # Signals
@@ -141,7 +141,7 @@ def test_a_loss_that_was_never_finite_points_to_the_user_s_code():
 
 
 def test_divergence_is_reported_at_once_and_only_finite_values_are_stored():
-    wild = replace(SMALL, name="wild", optimizer=AdamW(rate=1e30), steps=100)
+    wild = replace(SMALL_RECIPE, name="wild", optimizer=AdamW(rate=1e30), steps=100)
     with pytest.raises(Diverged, match=r"not finite at step \d+; .*try a lower optimizer.rate than 1e\+30$"):
         train(wild, save_every=0)
     run = Run.of(wild)
@@ -154,7 +154,7 @@ def test_divergence_is_reported_at_once_and_only_finite_values_are_stored():
 
 @pytest.mark.usefixtures("jobs_in_process")
 def test_a_failed_run_does_not_stop_other_runs():
-    wild, tame = replace(SMALL, name="wild", optimizer=AdamW(rate=1e30)), SMALL
+    wild, tame = replace(SMALL_RECIPE, name="wild", optimizer=AdamW(rate=1e30)), SMALL_RECIPE
     both = [Run.of(wild), Run.of(tame)]
     with JobPool(both, lambda _: ["--lengths", "2", "--samples", "4"], jobs=1) as fleet:
         wait_until(lambda: not fleet.poll())
@@ -173,3 +173,18 @@ def test_ignored_signals_stay_ignored_in_training():
             assert not stopped()
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_run_that_another_process_trains_is_not_called_failed(runs, monkeypatch):
+    run = Run.of(SMALL_RECIPE)
+
+    def refuse_lock(*_, **__):
+        raise UsageError("process 1 on a machine works on this run")
+
+    pool = JobPool([run], lambda _: [])
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "lock", refuse_lock)
+        pool._record_failure([run], "it was locked")
+    assert not (run.folder / "failed.json").exists()
+    pool._record_failure([run], "it was lost")
+    assert (run.folder / "failed.json").exists()

@@ -31,11 +31,11 @@ LOG2E = 1 / math.log(2)
 SAFE_SUM_RANGE = 2.0**-60, 2.0**60  # range of sums of weights in which late division loses no precision
 
 
-def is_worthwhile(shape: tuple[int, int, int, int], probability: float, min_heads: int = MIN_HEADS) -> bool:
+def is_worthwhile(shape: tuple[int, int, int, int], dropout: float, min_heads: int = MIN_HEADS) -> bool:
     """Return whether this module is faster than torch for a ``shape`` (rows, positions, heads, width of a head). With
     dropout, it always is."""
     rows, positions, heads, size = shape
-    return probability > 0 or (size <= MAX_HEAD_WIDTH and rows * heads >= min_heads and positions >= MIN_POSITIONS)
+    return dropout > 0 or (size <= MAX_HEAD_WIDTH and rows * heads >= min_heads and positions >= MIN_POSITIONS)
 
 
 class AttentionPlan(NamedTuple):
@@ -74,22 +74,22 @@ def _build_causal_bias(positions: int, dtype: torch.dtype) -> Float[Tensor, "1 t
     return torch.full((1, positions, positions), -torch.inf, dtype=dtype).triu(1)
 
 
-def attend(qkv: Float[Tensor, "n 3 h e"], plan: AttentionPlan, probability: float) -> Float[Tensor, "n h e"]:
+def attend(qkv: Float[Tensor, "n 3 h e"], plan: AttentionPlan, dropout: float) -> Float[Tensor, "n h e"]:
     """Return softmax(q kᵀ / √e + bias) v of packed positions. Queries and keys are rotated by the plan's angles, and
-    attention weights are dropped with ``probability``."""
-    return _AttendSmall.apply(qkv, plan.ragged, probability, plan.bias, *plan.rotation)
+    attention weights are dropped with probability ``dropout``."""
+    return _AttendSmall.apply(qkv, plan.ragged, dropout, plan.bias, *plan.rotation)
 
 
 class _AttendSmall(torch.autograd.Function):
     """``attend`` as an autograd function of a plan. In shapes, r counts all heads of all rows."""
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, ragged: Ragged, probability: float, bias: Tensor, *rotation: Tensor) -> Tensor:
+    def forward(ctx: Any, qkv: Tensor, ragged: Ragged, dropout: float, bias: Tensor, *rotation: Tensor) -> Tensor:
         parts = ragged.unpack(qkv).permute(2, 0, 3, 4, 1).contiguous()  # "3 b h e t"
         turns = rotate_pairs(parts[:2], *rotation, axis=-2) if rotation else parts[:2]
         query, key, value = (part.flatten(0, 1) for part in (*turns, parts[2]))  # "r e t"
         weights, inverse_sums = compute_attention_weights(query, key, bias)
-        dropout_mask = draw_dropout_factors(weights, probability) if probability else None
+        dropout_mask = draw_dropout_factors(weights, dropout) if dropout else None
         dropped_weights = weights if dropout_mask is None else weights * dropout_mask
         output = torch.bmm(value, dropped_weights.mT).mul_(inverse_sums)
         ctx.save_for_backward(
