@@ -15,6 +15,7 @@ from made_up_runs import build_run, recipe
 from rich.console import Console
 
 import lengthwise as lw
+from lengthwise.api import catalog
 from lengthwise.base.score_rows import select_reported_rows
 from lengthwise.evaluation import attack as attacking
 from lengthwise.evaluation import families
@@ -535,3 +536,33 @@ def test_the_attack_command_reports_wrong_answers():
     assert "nothing found (not a proof" in run_command(*words)
     found = json.loads(run_command(*words, "--json"))
     assert (found["failed"], found["shortest"]) == (0, [])
+
+
+def test_families_that_a_fixed_set_has_used_up_are_left_out():
+    recipe = replace(catalog.find_recipe("looped-parity"), lengths=lw.Uniform(20), source=lw.Finite(rows=2000))
+    weights = Weights("untrained", recipe, recipe.build().eval())
+    found = {score.problems for score in evaluate_families(weights, [12], samples=10)}
+    assert "odd-one-out" in found
+    with pytest.raises(lw.UsageError, match="almost no problem of this size"):
+        list(evaluate_families(weights, [20], samples=10, names=["one-symbol"]))
+
+
+def test_attack_refuses_a_batch_wise_rule():
+    recipe = catalog.find_recipe("looped-parity")
+    weights = Weights("untrained", recipe, recipe.build().eval())
+    with pytest.raises(lw.UsageError, match="per=example"):
+        attack(weights, [4], tries=1, stopping=lw.MaxConfidence(per="batch"))
+
+
+def test_anatomy_uses_the_batch_size_of_its_rule(monkeypatch):
+    recipe = catalog.find_recipe("looped-parity", ["model.width=16"])
+    seen = []
+
+    def record_batch_size(model, recipe, batch, rules):
+        seen.append(len(batch))
+        return predict_by_rules(model, recipe, batch, rules)
+
+    monkeypatch.setattr(attacking, "predict_by_rules", record_batch_size)
+    weights = Weights("untrained", recipe, recipe.build().eval())
+    attacking.measure_anatomy(weights, 3, samples=600, stopping=lw.MaxConfidence(per="batch"))
+    assert seen == [512, 88]

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lengthwise as lw
+from lengthwise.api import catalog
 from lengthwise.base import rng
 from lengthwise.evaluation import scores as evaluation
 from lengthwise.experiment import data
@@ -309,3 +310,19 @@ def test_the_validation_loss_is_a_mean_over_symbols(monkeypatch):
     assert whole == pytest.approx(float(loss.detach()), abs=1e-6)
     monkeypatch.setattr(evaluation, "MAX_POSITIONS", 100)  # in parts
     assert evaluation.validation_loss(model, recipe, problems) == pytest.approx(whole, abs=1e-6)
+
+
+def test_validation_problems_have_the_distribution_of_training_problems():
+    for name in ("looped-parity", "half-fop-loop-adaptive-copy", "gpt-small"):
+        recipe = catalog.find_recipe(name)
+        assert int(data.draw_validation_problems(recipe, 300).sizes.max()) == recipe.lengths.top
+    recipe = catalog.find_recipe("looped-addition").change(["families=0.5", "family_names=all-highest"])
+    problems = data.draw_validation_problems(recipe, 100)
+    within = torch.arange(problems.prompt.shape[1]) < problems.prompt_length[:, None]
+    assert int(((problems.prompt > 0) == within).all(1).sum()) >= 50  # a prompt of ones, and zeros behind it
+    recipe = catalog.find_recipe("looped-multiplication")
+    with pytest.raises(lw.UsageError, match="one size for all axes: 3, not 2x3"):
+        data.draw_recipe_problems(recipe, (2, 3), 10, seed=0, kind="natural")
+    assert int(data.draw_recipe_problems(recipe, (3, 3), 50, seed=0, kind="natural").sizes.max()) == 3
+    with pytest.raises(lw.UsageError, match="count must be 1 or more"):
+        data.draw_recipe_problems(catalog.find_recipe("looped-parity"), 4, 0, seed=0)

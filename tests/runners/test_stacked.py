@@ -309,3 +309,10 @@ def test_a_stack_runs_only_in_one_process(runs, monkeypatch):
     with pytest.raises(UsageError, match="torchrun"):
         train_stacked(vary_seeds(UNEVEN, 2))
     assert not runs.exists()
+
+
+def test_a_single_unfinished_run_is_trained_by_the_stacked_runner(runs):
+    recipe = catalog.find_recipe("looped-parity", ["steps=1", "batch=2", "lengths=Uniform(top=3)", "watch.every=0"])
+    train(recipe.with_seed(0))
+    lone = train_stacked([recipe.with_seed(0), recipe.with_seed(1)])[1]
+    assert (lone.about()["runner"], lone.about()["stacked"]) == ("Stacked", 1)

@@ -35,6 +35,7 @@ from lengthwise.training import loop as training
 from lengthwise.training.loop import Interrupted, catch_stop_signals, computation_settings, train
 from lengthwise.training.stacked import train_stacked
 from lengthwise.training.trainer import try_training
+from lengthwise.training.validation import Validator
 
 
 def write_finished_run(recipe):
@@ -593,3 +594,9 @@ def test_an_invalid_schedule_is_refused(invalid_values):
 def test_an_invalid_recipe_is_refused(invalid_values):
     with pytest.raises(lw.UsageError):
         replace(PLAIN, **invalid_values)
+
+
+def test_zero_loss_ranks_first_and_a_missing_loss_last():
+    recipe = catalog.find_recipe("looped-parity", ["keep=lowest-loss", "watch.validation=4", "watch.every=1"])
+    merits = [Validator(recipe)._compute_merit({"validation_loss": loss}) for loss in (0.0, 0.5, None)]
+    assert merits == sorted(merits, reverse=True) and merits[0] == 0.0
