@@ -63,7 +63,7 @@ class PublishedInquiry(InquiryFolder):
         """Return the published scores if ``name`` is ``scores``; otherwise an empty list."""
         return self._scores if name == "scores" else []
 
-    def _inquiry_fields(self) -> Row:
+    def _read_inquiry(self) -> Row:
         if "outline" not in self._entry:
             raise UsageError(f"{self.folder.parent / 'inquiries.json'}: {self.folder.name} has no outline")
         return self._entry

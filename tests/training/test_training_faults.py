@@ -162,7 +162,7 @@ def test_a_failed_run_does_not_stop_other_runs():
     assert both[1].done
     assert "not finite" in json.loads((both[0].folder / "failed.json").read_text())["reason"]
     with pytest.raises(UsageError, match=r"^[^\n]*wild-\w+: wild: the loss is not finite[^\n]*$"):
-        fleet.check()
+        fleet.raise_failures()
 
 
 def test_ignored_signals_stay_ignored_in_training():
