@@ -116,7 +116,10 @@ def _list_non_default_fields(part: Any) -> list[dataclasses.Field[Any]]:
 
 def decode(annotation: type[T], value: Any, path: str = "") -> T:
     """Convert JSON values to the type ``annotation``. Raises UsageError, with the field's path, if they do not fit."""
-    return validate(annotation, value, path)
+    try:
+        return validate(annotation, value, path)
+    except RecursionError:
+        raise UsageError("parts are nested too deeply: nest fewer") from None
 
 
 def override(part: T, changes: Iterable[str]) -> T:

@@ -283,3 +283,11 @@ def test_kinds_of_a_field_are_the_imported_dataclasses_of_its_type():
     assert not {"Position", "LearnedEncoding", "Transformer"} & set(find_part_classes(lw.Position))
     assert find_part_classes(lw.Lengths)["Curriculum"] is lw.Curriculum
     assert list(find_part_classes(lw.Position)) == sorted(find_part_classes(lw.Position))
+
+
+def test_parts_that_are_nested_too_deeply_are_refused():
+    tree = json.loads(RECIPE.json())
+    for _ in range(400):
+        tree["model"] = {"kind": "Timed", "answers": tree["model"]}
+    with pytest.raises(lw.UsageError, match="nested too deeply"):
+        decode(lw.Recipe, tree)
