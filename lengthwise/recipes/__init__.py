@@ -1,1 +1,1 @@
-"""Recipes, each defined by a function. Each docstring states the expected accuracy and the training cost."""
+"""Recipes, each defined by a function. Many docstrings state the training cost or the expected accuracy."""

@@ -1,8 +1,8 @@
 """Abacus embeddings and looped decoders (McLeish et al., 2024): the published recipes and ours.
 
 ``abacus-addition`` is ours, at a small width; ``abacus-positions-<encoding>`` and ``abacus-split-<layers>x<loops>``
-compare encodings and splits at equal budget; ``paper-abacus-…`` and ``blog-abacus-addition`` are the published
-recipes, for a GPU.
+compare encodings, and splits of depth into layers and loops, at equal budget; ``paper-abacus-…`` and
+``blog-abacus-addition`` are the published recipes, for a GPU.
 """
 
 from __future__ import annotations
@@ -178,8 +178,8 @@ POSITIONS: dict[str, tuple[Position, ...]] = {
 
 
 def build_encoding_variants() -> dict[str, Recipe]:
-    """Sums of up to 5 digits with one of ten positional encodings, as McLeish et al., 2024, compare them. The budget
-    also suffices for encodings without digit positions. See results/abacus."""
+    """Sums of up to 5 digits with one of ten positional encodings, after McLeish et al., 2024. With this budget,
+    encodings without digit positions also solve most 5-digit sums. See results/abacus."""
     models = {name: replace(SMALL_MODEL, positions=positions) for name, positions in POSITIONS.items()}
     return index_recipes(
         _build_comparison_recipe(f"abacus-positions-{name}", 5, steps=4000, model=model)
@@ -243,8 +243,8 @@ def build_other_tasks() -> dict[str, Recipe]:
 def local_sorting() -> Recipe:
     """Our model for sorting: half of the heads see only the left neighbour, and collect a number's digits at its end;
     the others see all positions. The model is trained on up to four numbers of four digits. Expect exact match .99 or
-    more on every family of three 3-digit numbers, .9 for four of 4 digits, and low scores for five of 5 digits. A seed
-    takes an hour of one CPU thread; weights are shipped."""
+    more on every family with three numbers of 3 digits, .9 with four of 4 digits, and low scores with five of 5 digits.
+    A seed takes an hour of one CPU thread; weights are shipped."""
     similar = ("neighbours", "shared-front", "odd-one-out", "same-length", "two-values")
     return replace(
         build_other_tasks()["abacus-sorting"],

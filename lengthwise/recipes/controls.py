@@ -1,8 +1,9 @@
 """Controls: our looped models without the loop, without the window, or without both.
 
 ``control-<task>-window`` applies several layers once, and sees only neighbours; ``-loops`` loops and sees the whole
-row; ``-neither`` has neither loop nor window; ``-both`` is ``looped-<task>`` at half its range. All four share data,
-steps and batch size, but for pairs the models without a loop are trained by the recipe of ``standard-pairs``.
+row; ``-neither`` has neither loop nor window; ``-both`` has loop and window. All four are trained on half the range,
+and share data, steps and batch size. Exception: for pairs, the range is unchanged, and models without a loop are
+trained as ``standard-pairs`` is.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ LAYER_COUNT = 20  # applied once instead of in a loop
 
 
 def build_controls() -> dict[str, Recipe]:
-    """One of our recipes without the loop, without the window, without both, or with both on half the range of
-    training sizes. See docs/controls.md."""
+    """One of our recipes with loop, window, both or neither; except for pairs, trained on half the range of sizes. See
+    docs/controls.md."""
     looped, standard = looped_pairs(), standard_pairs()  # the standard one has neither loop nor window
     assert isinstance(looped.model, Transformer)
     assert isinstance(standard.model, Transformer)

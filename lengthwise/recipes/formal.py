@@ -124,8 +124,8 @@ def _find_largest_size(task: Task, symbols: int) -> int:
 
 
 def build_exact_parity() -> dict[str, Recipe]:
-    """Parity by a recurrent layer whose reflections (Grazzi et al., 2025) are exact enough for 256 bits. There is no
-    short convolution, so that the first block's keys depend on one bit. A seed takes a minute of one CPU thread."""
+    """Parity by a recurrent layer whose reflections (Grazzi et al., 2025) are exact enough for 256 bits. Without a
+    short convolution, the first block's keys depend on a single bit. A seed takes a minute of one CPU thread."""
     gated = replace(build_two_blocks(GatedDeltaNet(negative=True, taps=0)), layers=1, heads=1)
     settings = {
         "deltanet": (build_two_blocks(DeltaNet(negative=True, taps=0)), Final(), 800, 4e-2),
@@ -151,5 +151,5 @@ KNOWN_OUTCOMES = {"parity": ("attention", "deltanet-01", "deltanet", "gated-delt
 
 
 def build_formal_languages() -> dict[str, Recipe]:
-    """An architecture on a formal language that, according to papers, it learns or fails to learn."""
+    """An architecture on a formal language; papers report whether it learns the language."""
     return index_recipes(build_formal_recipe(task, name) for task, names in KNOWN_OUTCOMES.items() for name in names)

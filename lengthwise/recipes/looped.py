@@ -3,8 +3,8 @@
 ``paper-<method>-<task>`` is the published recipe, without positional encoding and window; ``<method>-<task>`` is the
 same at a small width, for a CPU. ``half-<method>-<task>`` is trained on half the range, with half the loops and pauses.
 A method is a layout, a number of loops and a depth. All methods of a task share everything else, including the number
-and distribution of problems, but with ``Mastery`` lengths depend on the model's accuracy. Our variants of these models
-are in ``recipes/window.py``.
+and distribution of problems. Exception: with ``Mastery``, the lengths depend on the model's accuracy. Our variants of
+these models are in ``recipes/window.py``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ METHODS: tuple[Method, ...] = get_args(Method)
 class Setting:
     """The settings of a task at one scale. Defaults hold for all tasks of Fan et al., 2025, section 6 and appendix.
 
-    ``embedding_std`` is 1 / √(3 · symbols), the standard deviation of torch's initialization of a linear layer on
+    ``embedding_std`` is 1 / √(3 · symbols), the standard deviation with which torch initializes a linear layer on
     one-hot symbols: 0.29 for four symbols. The official code reads symbols with such a layer, plus a bias, but with six
     inputs for every task (0.24); for the unique set, it uses an embedding table.
     """

@@ -21,9 +21,9 @@ CHOSEN_ON = ChosenOn((8, 12, 16, 24), ("uniform", "hard", "families"))
 
 
 def looped_pairs() -> Recipe:
-    """Addition by one small block that sees a digit's two neighbours, applied n + 3 times for n digits. The first
-    position is marked: otherwise, in a run of equal columns, it would look like the second. The model stops when its
-    answer has not changed for four loops."""
+    """Addition of n digits by n + 3 loops of one small block that sees a digit's two neighbours. The first position is
+    marked: otherwise, in a run of equal columns, it would look like the second. The model stops when its answer has not
+    changed for four loops."""
     return Recipe(
         name="looped-pairs",
         task=Addition(order="least", equal_lengths=True, leading_zeros=True),
@@ -69,8 +69,8 @@ def standard_pairs() -> Recipe:
 
 
 def build_notebook_models() -> dict[str, Recipe]:
-    """A model of the notebook (docs/pairs.md): a standard encoder, or the looped encoder that the notebook meant to
-    use, trained on sums of exactly 8 digits, decimal or binary modulo 2ⁿ."""
+    """A model of the notebook (docs/pairs.md): a standard encoder, or the looped encoder that the notebook intended,
+    trained on sums of exactly 8 digits, decimal or binary modulo 2ⁿ."""
     # Like torch's encoder layer: an MLP of width 2,048, dropout (but none inside the MLP), and initial weights of
     # standard deviation 1 / √(3 · inputs). A column's two digits are read as two real numbers.
     standard = Transformer(

@@ -1,4 +1,5 @@
-"""ReTran, GPT and LSTM on arithmetic expressions (ReTran, ACL 2025): three models of about equal size, in three sizes.
+"""ReTran, GPT and LSTM on arithmetic expressions (ReTran, ACL 2025): three models with about equal numbers of
+parameters, in three sizes.
 
 ``paper-<model>-<size>`` is the published recipe: ten epochs of 2.6 million expressions. ``<model>-<size>`` is the same
 model on a CPU budget.
@@ -26,8 +27,8 @@ SIZES = {"small": (16, 64, 3), "medium": (32, 128, 4), "large": (64, 256, 6)}  #
 
 
 def build_models(size: str) -> dict[str, tuple[ModelSpec, float]]:
-    """Return the models of one size, each with its peak rate. GPT is twice as wide as the others, to have as many
-    parameters."""
+    """Return the models of one size, each with its peak learning rate. GPT is twice as wide as the others, to have as
+    many parameters."""
     width, hidden, layers = SIZES[size]
     gpt = Transformer(
         width=2 * width,

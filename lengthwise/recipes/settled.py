@@ -46,7 +46,7 @@ def settled_parity() -> Recipe:
 
 def settled_copy() -> Recipe:
     """``looped-copy`` with an answer that stays right in further loops. One head sees the whole row, so that every
-    position can tell when the copy is complete. A seed takes four minutes of one CPU thread."""
+    position can detect when the copy is complete. A seed takes four minutes of one CPU thread."""
     return replace(
         looped_copy(),
         name="settled-copy",
@@ -79,8 +79,8 @@ def settled_addition() -> Recipe:
 
 
 def settled_binary_sum() -> Recipe:
-    """The number of ones in up to 12 bits, with an answer that stays right in further loops. Counts above those in
-    training are wrong. A seed takes seven minutes of one CPU thread."""
+    """The number of ones in up to 12 bits, with an answer that stays right in further loops. Counts that are larger
+    than in training are wrong. A seed takes seven minutes of one CPU thread."""
     return replace(
         short_binary_sum(),
         name="settled-binary-sum",
@@ -170,7 +170,8 @@ def looped_sudoku() -> Recipe:
 
 
 def looped_sudoku_9() -> Recipe:
-    """``looped-sudoku`` on 9 × 9 cells, larger and trained for longer. A seed takes 70 minutes of a fast CPU thread."""
+    """``looped-sudoku`` on 9 × 9 cells, with a wider model and longer training. A seed takes 70 minutes of a fast CPU
+    thread."""
     return replace(
         looped_sudoku(),
         name="looped-sudoku-9",

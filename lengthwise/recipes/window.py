@@ -69,10 +69,10 @@ def looped_parity() -> Recipe:
 
 
 def halting_parity() -> Recipe:
-    """``looped-parity`` that stops by itself, without T(n): a quarter of the rows stop too early and are trained to
-    give the empty answer. The mark of the first bit moves one position per loop: when it reaches the ``=``, all bits
-    have been seen. Expect exact match 1.00 at three times the training length; a seed takes a minute of one CPU
-    thread."""
+    """``looped-parity`` that stops by itself, without T(n): in training, a quarter of the rows stop too early, and
+    their target is the empty answer. The mark of the first bit moves one position per loop: when it reaches the ``=``,
+    all bits have been seen. Expect exact match 1.00 at three times the training length; a seed takes a minute of one
+    CPU thread."""
     return replace(
         WINDOWED,
         name="halting-parity",
@@ -107,10 +107,10 @@ def looped_copy() -> Recipe:
 
 def looped_addition() -> Recipe:
     """Our model for binary addition: half of the heads see the left neighbour, half the same digit position of each
-    number, so that digits are paired without counting; paired digits move past the carries, one position per loop. The
-    answer is empty until the mark of the first position reaches the ``=``; then the model stops. A seed takes 25
-    minutes of one CPU thread. Expect exact match .99 or more on uniform sums at twice the training length and, in two
-    of three seeds, .95 or more on every family at 1.5 times the training length."""
+    number. Digits are thus paired without counting, and move past the carries by one position per loop. The answer is
+    empty until the mark of the first position reaches the ``=``; then the model stops. A seed takes 25 minutes of one
+    CPU thread. Expect exact match .99 or more on uniform sums at twice the training length and, in two of three seeds,
+    .95 or more on every family at 1.5 times the training length."""
     return replace(
         LONG_TRAINING,
         name="looped-addition",
@@ -130,8 +130,8 @@ def looped_addition() -> Recipe:
 
 
 def columns_addition() -> Recipe:
-    """An earlier form of ``looped-addition``, without the mark, trained for half of the steps. At twice the training
-    length it solves uniform sums, but not complements. Ablations are based on this recipe."""
+    """An earlier form of ``looped-addition``, without the mark, trained for 1,800 steps. At twice the training length
+    it solves uniform sums, but not complements. Ablations are based on this recipe."""
     return replace(
         WINDOWED,
         name="columns-addition",
@@ -148,8 +148,8 @@ def columns_addition() -> Recipe:
 
 def short_binary_sum() -> Recipe:
     """Our model for the binary sum, trained to 20 bits: n loops of three layers that see only the left neighbour. Three
-    fifths of the problems are structured, since uniform bits have sums near n too rarely. A seed takes 20 minutes of
-    one CPU thread; expect most 30-bit sums to be right, but not those of 31 ones."""
+    fifths of the problems are structured, since uniform bits rarely have sums near n. A seed takes 20 minutes of one
+    CPU thread; expect most sums of 30 bits to be right, but not sums of 31 ones in longer rows."""
     return replace(
         LONG_TRAINING,
         name="short-binary-sum",
@@ -167,9 +167,10 @@ def short_binary_sum() -> Recipe:
 
 
 def looped_binary_sum() -> Recipe:
-    """``short-binary-sum`` that counts past 32 ones: trained to 36 bits, with rows of 7 to 32 ones around each power of
-    two, since training must contain the carries there. Training starts with up to ten bits, so that the model learns
-    one rule for all positions of the answer. A seed takes 45 minutes of one CPU thread; only one seed was trained."""
+    """``short-binary-sum`` that counts past 32 ones: trained to 36 bits, with rows of 7, 8, 15, 16, 31 and 32 ones,
+    since training must contain the carries at powers of two. Training starts with up to ten bits, so that the model
+    learns one rule for all positions of the answer. A seed takes 45 minutes of one CPU thread; only one seed was
+    trained."""
     sums = short_binary_sum()
     return replace(
         sums,
@@ -232,10 +233,10 @@ def looped_multiplication() -> Recipe:
 
 
 def looped_unique_set() -> Recipe:
-    """Our model for the unique set: one head sees the left neighbour; the other, which finds equal symbols, sees all
-    earlier positions. Three fifths of the problems are structured: a symbol has to find its own copies among many
-    copies of another. The model stops by itself. A seed takes 45 minutes of one CPU thread; expect exact match .99 or
-    more on every family at 1.5 times the training length."""
+    """Our model for the unique set: one head sees the left neighbour; the other head finds equal symbols at all earlier
+    positions. Three fifths of the problems are structured: a symbol has to find its own copies among many copies of
+    another. The model stops by itself. A seed takes 45 minutes of one CPU thread; expect exact match .99 or more on
+    every family at 1.5 times the training length."""
     positions = (LocalHeads(1), EarlierHeads(1), Mark())
     odd = ("odd-end", "odd-one-out", "two-odd", "in-order", "palindrome")
     return replace(
@@ -279,9 +280,9 @@ def looped_bitwise_or() -> Recipe:
 
 def looped_flipped_copy() -> Recipe:
     """Copy all bits, flipped if their parity is odd, in 2n loops: parity moves along the bits, then along the answer. A
-    clock, whose mark takes two loops from one position to the next, stops the model. In training, rows take up to five
-    more loops, so that a finished answer stays (docs/lab). Expect exact match .99 on uniform rows at twice the training
-    length, and lower scores on some families; a seed takes a quarter of an hour of one CPU thread."""
+    clock stops the model; its mark moves by one position every two loops. In training, rows take up to five more loops,
+    so that a finished answer stays (docs/lab). Expect exact match .99 on uniform rows at twice the training length, and
+    lower scores on some families; a seed takes a quarter of an hour of one CPU thread."""
     return replace(
         LONG_TRAINING,
         name="looped-flipped-copy",

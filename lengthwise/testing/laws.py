@@ -1,9 +1,9 @@
 """Laws: properties that every part of a kind must have. ``lengthwise check`` checks a user's own parts; the tests check
 the package's parts.
 
-A law is a public function of a ``laws_of_…`` module. Its docstring states the property. Its argument is a part, whose
-annotated type tells which parts must obey the law; laws of runners are checked on models. A law returns None, or raises
-``Broken`` if the part lacks the property.
+A law is a public function of a ``laws_of_…`` module. Its docstring states the property. Its only argument is a part;
+the annotated type states which parts must obey the law. Laws of runners are checked on models. A law returns None, or
+raises ``Broken`` if the part lacks the property.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Finding:
 
 
 class Findings(list[Finding]):
-    """The results of checking several parts against several laws; printed as a table."""
+    """The results of checking several parts against several laws, which are printed as a table."""
 
     @property
     def broken(self) -> list[Finding]:
@@ -168,4 +168,4 @@ def _check_type(build: Callable[[], Any], kind: type) -> None:
 
 def _check_name(name: str, build: Callable[[], Recipe]) -> None:
     if (other := build().name) != name:
-        raise Broken(f"the function or key is called {name}, but the recipe's name is {other}")
+        raise Broken(f"the function or key is called {name}, but must be called {other}, the recipe's name")

@@ -35,10 +35,10 @@ ROW_COUNT = 40
 
 
 def accepts_some_task(layout: Layout) -> None:
-    """The layout accepts a task on which laws can be checked: one of the package's, or a task that you imported."""
+    """The layout accepts a task on which laws can be checked: a task of the package, or one that you imported."""
     if not _list_accepted_tasks(layout):
         names = ", ".join(dict.fromkeys(task.name for task in TASKS))
-        raise Broken(f"it accepts none of {names}, and no imported task of yours: the other laws were not checked")
+        raise Broken(f"it accepts none of {names}, and no task that you imported: other laws were not checked")
 
 
 def targets_are_the_answer(layout: Layout) -> None:
@@ -53,11 +53,11 @@ def targets_are_the_answer(layout: Layout) -> None:
                 continue  # fewer slots than symbols, e.g. sums modulo baseⁿ
             read, right = (task.format(part) for part in (layout.answer(row[slots], task), answer))
             if read != right:
-                raise Broken(f"{_describe_row(task, problems, i)}: {right!r} is read as {read!r}")
+                raise Broken(f"{_describe_row(task, problems, i)}: the answer {right!r} is decoded as {read!r}")
 
 
 def masks_lie_inside_rows(layout: Layout) -> None:
-    """Each row has a supervised position; these lie in answer slots, and answer slots lie before the row's end."""
+    """Each row has a supervised position; all supervised positions are answer slots, which lie before the row's end."""
     for task, problems, batch in _write_batches(layout):
         for inner, mask, outer, outer_mask in (
             ("loss_mask", batch.loss_mask, "answer_slots", batch.answer_slots),
@@ -71,12 +71,12 @@ def masks_lie_inside_rows(layout: Layout) -> None:
 
 
 def ids_are_in_the_vocabulary(layout: Layout) -> None:
-    """Tokens and targets are ids of the vocabularies of inputs and outputs."""
+    """Tokens are ids of the input vocabulary, and targets are ids of the output vocabulary."""
     for task, _, batch in _write_batches(layout):
         reads, writes = map(len, layout.vocabs(task))
         for name, ids, count in (("tokens", batch.inputs.tokens, reads), ("targets", batch.targets, writes)):
             if int(ids.min()) < 0 or int(ids.max()) >= count:
-                raise Broken(f"{task.name}: {name} hold ids from {ids.min()} to {ids.max()} of {count} symbols")
+                raise Broken(f"{task.name}: {name} are {ids.min()} to {ids.max()}, but must be within 0 to {count - 1}")
 
 
 def inputs_hide_the_answer(layout: Layout) -> None:
@@ -86,7 +86,7 @@ def inputs_hide_the_answer(layout: Layout) -> None:
             changed_batch = layout.write(changed_problems, task)
             changed = (batch.targets != changed_batch.targets).long()
             if not changed.any():
-                raise Broken(f"{task.name}: a different answer changes no target")
+                raise Broken(f"{task.name}: a different answer changes no target, but targets must hold the answer")
             # If answers are read, inputs may change after the position that predicts the symbol; else nowhere.
             must_be_equal = (changed.cumsum(1) - changed == 0) | (not layout.decodes)
             if difference := _find_first_difference(batch.inputs, changed_batch.inputs, must_be_equal):
@@ -115,7 +115,7 @@ def slots_do_not_depend_on_the_answer(layout: Layout) -> None:
         for length, (name, mask) in itertools.product(problems.prompt_length.unique(), masks.items()):
             same_length = mask[problems.prompt_length == length]
             if (same_length != same_length[0]).any():
-                raise Broken(f"{task.name}: {name} of prompts of {length} symbols differ with their answers")
+                raise Broken(f"{task.name}: {name} of prompts of {length} symbols depends on the answers, but must not")
 
 
 def rows_do_not_depend_on_the_batch(layout: Layout) -> None:
@@ -139,9 +139,9 @@ def _describe_batch_effect(single: Batch, batch: Batch, row: int) -> str:
         value, row_in_batch = alone[name][0], in_batch[name][row]
         head, tail = row_in_batch[: len(value)], row_in_batch[len(value) :]
         if not torch.equal(value, head):
-            return f"{name} is {value.tolist()} alone, {head.tolist()} beside others"
+            return f"{name} is {value.tolist()} alone, but {head.tolist()} beside other rows"
         if value.dtype == torch.bool and tail.any():
-            return f"{name} reaches into the padding beside a longer row"
+            return f"{name} extends into the padding beside a longer row"
     return ""
 
 
@@ -185,8 +185,8 @@ def _describe_row(task: Task, problems: Problems, row: int) -> str:
 
 
 def _change_answers(layout: Layout, task: Task, problems: Problems) -> Iterator[Problems]:
-    """Yield the same prompts with other answers. If the layout reads answers, one symbol of each answer differs; else
-    all symbols do and, if the layout writes end symbols, also the lengths."""
+    """Yield the same prompts with changed answers. If the layout reads answers, one symbol of each answer is changed;
+    else all symbols and, if the layout writes end symbols, also the lengths of answers are changed."""
     answer = torch.nn.functional.pad(problems.answer, (0, 1))
     symbol = torch.arange(answer.shape[1])
     if not layout.decodes:

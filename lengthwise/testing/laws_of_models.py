@@ -1,5 +1,5 @@
-"""Laws of models: logits do not depend on padding, other rows or their order, and causal models are causal. Positional
-encodings and mixers are checked in a small transformer.
+"""Laws of models: logits do not depend on padding, on other rows or on the order of rows, and causal models do not look
+ahead. Positional encodings and mixers are checked in a small transformer.
 
 Models are checked on random symbols or, if a part's class sets ``checked_on = (task, layout)``, on problems of this
 task.
@@ -72,7 +72,7 @@ def padding_is_ignored(runner: Runner) -> None:
     other = (inputs.tokens + 1) % (int(inputs.tokens.max()) + 1)
     changed = replace(inputs, tokens=inputs.tokens.where(inputs.padding_mask, other))
     if not torch.equal(compute_logits(runner, inputs), compute_logits(runner, changed)):
-        raise Broken("other tokens after a row's end change its logits")
+        raise Broken("changing the tokens after a row's end changes its logits")
 
 
 def the_order_of_rows_does_not_matter(runner: Runner) -> None:
@@ -102,7 +102,7 @@ def causal_models_do_not_look_ahead(spec: ModelSpec) -> None:
             if moved.any():
                 number, position = moved.nonzero()[0].tolist()
                 change = f"tokens after position {cuts[number]} change the logits at position {position}"
-                raise Broken(f"in a row of {width}, {change}")
+                raise Broken(f"in a row of {width} positions, {change}")
 
 
 def carried_states_continue_a_run(runner: Runner) -> None:
@@ -122,7 +122,7 @@ def carried_states_continue_a_run(runner: Runner) -> None:
         whole = runner.last(inputs, loops + 2, positions)
         whole.square().sum().backward()
         if logits_differ(whole, halves):
-            raise Broken("loops that continue from a state give different logits: the state must hold all they need")
+            raise Broken("loops that continue from a state give different logits: the state must hold all loops' data")
         for gradient, (name, weight) in zip(gradients, model.named_parameters(), strict=True):
             if gradient is not None and weight.grad is not None and logits_differ(weight.grad, gradient):
                 raise Broken(f"{name} has a different gradient if loops continue from a carried state")
@@ -147,7 +147,7 @@ def weights_come_from_the_seed(spec: ModelSpec) -> None:
             continue
         for name, weight in weights.items():
             if not torch.equal(weight, again[name]):
-                raise Broken(f"{name} differs between two builds with one seed: initialize it with torch.nn.init")
+                raise Broken(f"{name} differs between two builds with the same seed: initialize it with torch.nn.init")
 
 
 def long_rows_have_finite_logits(runner: Runner) -> None:
@@ -185,8 +185,8 @@ def apply_to_models(law: Callable[[Runner], None]) -> Callable[[ModelSpec], None
 
 
 def _compare_with_single_rows(runner: Runner, inputs: Inputs, loops: Sequence[int]) -> None:
-    """Raise Broken if a row's logits in the batch differ from those of the row alone, without padding. Long rows whose
-    logits change with the batch size alone, because rounding errors can grow in recurrent models, are left out."""
+    """Raise Broken if a row's logits in the batch differ from those of the row alone, without padding. Long rows are
+    left out if their logits change with the batch size alone, since rounding errors can grow in recurrent models."""
     together = compute_logits(runner, inputs, loops)
     for i, length in enumerate(inputs.padding_mask.sum(1).tolist()):
         row = inputs.take(slice(i, i + 1)).columns(0, length)
@@ -208,7 +208,7 @@ def check_causality(runner: Runner, loop_counts: Sequence[int] = (1, 2)) -> None
             position, token = later.nonzero()[0].tolist()
             raise Broken(f"after {loops} loops, token {token} changes the logits at position {position}")
         if not reached.diagonal().all():
-            raise Broken(f"position {int(reached.diagonal().long().argmin())} does not see its own token")
+            raise Broken(f"the logits at position {int(reached.diagonal().long().argmin())} ignore the token there")
 
 
 def find_influences(runner: Runner, inputs: Inputs, loops: int) -> Bool[Tensor, "t t"]:
@@ -227,7 +227,7 @@ def find_influences(runner: Runner, inputs: Inputs, loops: int) -> Bool[Tensor, 
 
 
 class _CheckedRunner(Plain):
-    """The plain runner of a model, and the rows on which the model is checked."""
+    """The plain runner of a model, which also draws the rows on which the model is checked."""
 
     def __init__(self, model: Model, spec: ModelSpec) -> None:
         super().__init__(model)
@@ -250,7 +250,8 @@ def _draw_checked_rows(runner: Runner, lengths: Sequence[int] = LENGTHS, width: 
 
 
 def find_task_and_layout(spec: ModelSpec) -> tuple[Task, Layout] | None:
-    """Return the task and layout of the first ``checked_on`` among a model and its parts, or None."""
+    """Return the first ``checked_on`` (task, layout) of a model specification and its parts, or None if there is
+    none."""
     return next((pair for part in iterate_parts(spec) if (pair := getattr(part, "checked_on", None))), None)
 
 
@@ -307,7 +308,7 @@ def add_noise(model: Model) -> Model:
 
 def build_rows(lengths: Sequence[int] = LENGTHS, width: int | None = None, seed: int = 0) -> Inputs:
     """Return rows of random tokens. The padding mask is True for the first ``lengths[i]`` tokens of row i. Digit
-    positions repeat 0, 1, 2, as for a sign and two digits."""
+    positions repeat 0, 1, 2: a sign and two digits."""
     width = width or max(lengths)
     tokens = torch.randint(len(READS), (len(lengths), max(40, width)), generator=stream(seed, "tokens"))[:, :width]
     position = torch.arange(width).expand(len(lengths), -1)
@@ -330,6 +331,7 @@ def compute_logits(
 
 
 def logits_differ(first: Tensor, second: Tensor) -> bool:
-    """Return whether logits differ by more than ``TOLERANCE``, which is relative to the largest logit in float32."""
+    """Return whether logits differ by more than ``TOLERANCE``, which in float32 is relative to 1 + the largest
+    logit."""
     scale = 1 + first.abs().max() if first.dtype == torch.float32 else 1.0
     return bool(((first - second).abs() > TOLERANCE[first.dtype] * scale).any())

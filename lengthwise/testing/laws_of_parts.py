@@ -52,7 +52,7 @@ def watched_sizes_stay_near_training(recipe: Recipe) -> None:
     """The recipe watches only sizes up to 1.5 times its training length; longer sizes are kept for tests."""
     furthest = max(_list_watched(recipe), default=0)
     if furthest > 1.5 * recipe.lengths.top:
-        raise Broken(f"the recipe trains on sizes up to {recipe.lengths.top}, but watch.sizes contains {furthest}")
+        raise Broken(f"watch.sizes contains {furthest}, more than 1.5 times the training length, {recipe.lengths.top}")
 
 
 def panels_measure_unwatched_sizes(study: Study) -> None:
@@ -62,8 +62,8 @@ def panels_measure_unwatched_sizes(study: Study) -> None:
         watched = max((max(_list_watched(recipe), default=recipe.lengths.top) for recipe in panel.recipes), default=0)
         measured = max((*panel.sizes, *panel.grid), default=0)
         if measured <= watched:
-            watching = f"its recipes watch or train on sizes up to {watched}"
-            raise Broken(f"{panel.title}: {watching}, but it measures only up to {measured}")
+            watching = f"recipes watch or train on sizes up to {watched}"
+            raise Broken(f"{panel.title}: {watching}, but the panel measures only up to {measured}")
 
 
 def _list_watched(recipe: Recipe) -> tuple[int, ...]:

@@ -43,7 +43,8 @@ def every_row_has_a_limit(rule: Stopping) -> None:
 
 
 def chosen_loop_was_run(rule: Stopping) -> None:
-    """The chosen loop was run: it is between 1 and ``trace.loops`` or, if the rule reads no outputs, its limit."""
+    """The chosen loop was run: it is between 1 and ``trace.loops`` (or the rule's limit, if the rule reads no
+    outputs)."""
     for trace, planned in draw_traces():
         given = trace if rule.needs_movement else replace(trace, movement=None)  # as in an evaluation
         choose_loops(rule, given, planned, given.loops if rule.reads_output else compute_loop_limits(rule, planned))
@@ -60,8 +61,8 @@ def loops_not_run_are_ignored(rule: Stopping) -> None:
         corrupted = Trace(trace.predictions.where(answered, GARBAGE_VALUE), ends, confidence, trace.loops, movement)
         chosen, changed = rule.choose(trace, planned), rule.choose(corrupted, planned)
         if not torch.equal(chosen, changed):
-            given = f"rows ran {trace.loops.tolist()} loops: other values after the last loop, or after an answer's end"
-            raise Broken(f"{given}, change the choices {chosen.tolist()} to {changed.tolist()}")
+            given = f"rows ran {trace.loops.tolist()} loops: changing values after these, or after an answer's end"
+            raise Broken(f"{given}, changes the choices from {chosen.tolist()} to {changed.tolist()}")
 
 
 def choices_do_not_depend_on_other_rows(rule: Stopping) -> None:
@@ -112,7 +113,7 @@ def drawn_loops_come_from_the_generator(loops: Loops) -> None:
     """The same generator gives the same numbers of loops."""
     first, again = (loops.draw(ROW_ROUNDS, stream(0, "loops")) for _ in range(2))
     if not torch.equal(first, again):
-        raise Broken(f"the same seed draws {first[:5].tolist()}, then {again[:5].tolist()}")
+        raise Broken(f"draws of loops with the same seed differ: {first[:5].tolist()}, then {again[:5].tolist()}")
 
 
 def sizes_stay_in_the_range(lengths: Lengths) -> None:
@@ -129,7 +130,7 @@ def drawn_problems_come_from_the_generator(lengths: Lengths) -> None:
     """The same generator gives the same problems."""
     first, again = (lengths.problems(TASK, 9, 50, stream(0, "lengths")).sizes for _ in range(2))
     if not torch.equal(first, again):
-        raise Broken(f"the same seed draws the sizes {first[:3].tolist()}, then {again[:3].tolist()}")
+        raise Broken(f"draws of sizes with the same seed differ: {first[:3].tolist()}, then {again[:3].tolist()}")
 
 
 # Objectives
@@ -140,7 +141,7 @@ def the_loss_is_a_number(objective: Objective) -> None:
     model, batch = build_model_and_batch()
     loss = _compute_loss(objective, model, batch)
     if loss.value.shape != () or not loss.value.isfinite() or not loss.value > 0:
-        raise Broken(f"the loss is {loss.value.tolist()}")
+        raise Broken(f"the loss must be one finite number above 0, not {loss.value.tolist()}")
     if "loss" not in loss.logs or any(value.requires_grad for value in loss.logs.values()):
         raise Broken(f"the logs are {', '.join(loss.logs)}: `loss` must be one of them, and all must be detached")
 
@@ -161,10 +162,10 @@ def loss_depends_only_on_masked_targets(objective: Objective) -> None:
     random_ids = torch.randint(3, batch.targets.shape, generator=stream(0, "rubbish"))
     outside = replace(batch, targets=batch.targets.where(batch.loss_mask, random_ids))
     if not torch.equal(loss, _compute_loss(objective, model, outside).value):
-        raise Broken("other targets outside the loss mask change the loss")
+        raise Broken("changing targets outside the loss mask changes the loss")
     inside = replace(batch, targets=(batch.targets + 1) % 3)
     if torch.equal(loss, _compute_loss(objective, model, inside).value):
-        raise Broken("other targets inside the loss mask do not change the loss")
+        raise Broken("changing targets inside the loss mask does not change the loss")
 
 
 def gradients_are_finite_and_not_all_zero(objective: Objective) -> None:
@@ -173,7 +174,7 @@ def gradients_are_finite_and_not_all_zero(objective: Objective) -> None:
     _compute_loss(objective, model, batch).value.backward()
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     if not any(gradient.any() for gradient in gradients):
-        raise Broken("no parameter has a gradient")
+        raise Broken("no parameter has a gradient other than 0")
     if not all(gradient.isfinite().all() for gradient in gradients):
         raise Broken("a gradient is not finite")
 
@@ -208,30 +209,31 @@ def purposes_do_not_depend_on_other_problems(source: Source) -> None:
         chosen = source.mask_part(purpose, problems)
         alone = torch.cat([source.mask_part(purpose, problems.take(slice(i, i + 1))) for i in range(len(problems))])
         if chosen.dtype != torch.bool or not chosen.any():
-            raise Broken(f"none of {len(problems)} problems is for {purpose}: {chosen[:5].tolist()} …")
+            raise Broken(f"mask_part must return booleans for {purpose}, some True, not {chosen[:5].tolist()} …")
         reordered = source.mask_part(purpose, problems.take(order))
         if not torch.equal(chosen, alone) or not torch.equal(chosen[order], reordered):
-            raise Broken(f"which problems are for {purpose} depends on the other problems of the batch")
+            raise Broken(f"the choice of problems for {purpose} depends on the other problems of the batch")
 
 
 def optimizer_uses_its_rate(optimizer: Optimizer) -> None:
-    """The optimizer starts at its ``rate``. A step at rate 0 changes no weight, a step at ``rate`` some weight."""
+    """The optimizer starts at its ``rate``. A step at rate 0 changes no weight, and a step at ``rate`` changes some
+    weight."""
     weights = _build_weights()
     built = optimizer.build(weights)
     rates = [group["lr"] for group in built.param_groups]
     if any(rate != optimizer.rate for rate in rates):
-        raise Broken(f"the optimizer is built with the rates {rates}, not {optimizer.rate}")
+        raise Broken(f"the optimizer is built with the rates {rates}, but must start at its `rate`, {optimizer.rate}")
     for rate, moves in ((0.0, False), (optimizer.rate or 1e-3, True)):
         for group in built.param_groups:
             group["lr"] = rate
         before = [weight.detach().clone() for weight in weights]
         _take_step(built, weights, 0)
         if moves == all(map(torch.equal, before, weights)):
-            raise Broken(f"a step at a rate of {rate} moves {'no' if moves else 'a'} weight")
+            raise Broken(f"a step at a rate of {rate} changes {'no' if moves else 'a'} weight")
 
 
 def optimizer_state_is_complete(optimizer: Optimizer) -> None:
-    """A new optimizer that loads another optimizer's state makes exactly the same steps as the other."""
+    """A new optimizer that loads the state of an old one takes exactly the same steps as the old one."""
     weights, resumed = _build_weights(), _build_weights()
     first, second = optimizer.build(weights), optimizer.build(resumed)
     for number in range(3):
@@ -251,7 +253,7 @@ def the_rate_factor_is_a_fraction(schedule: Schedule) -> None:
     for steps in (1, 2, 3, 10, 1000):
         factors = [schedule.factor(step, steps) for step in range(steps)]
         if not all(0 <= factor <= 1 for factor in factors):
-            raise Broken(f"in a run of {steps} steps, the factors range from {min(factors)} to {max(factors)}")
+            raise Broken(f"in a run of {steps} steps, factors are {min(factors)} to {max(factors)}, not within 0 to 1")
 
 
 def _build_weights() -> list[nn.Parameter]:

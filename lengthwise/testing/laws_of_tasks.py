@@ -34,11 +34,11 @@ def problems_have_requested_sizes(task: Task) -> None:
         sizes = draw_family_sizes(task, name)
         problems = sampler(sizes, stream(0, "laws", name))
         if problems.sizes.tolist() != sizes.tolist():
-            raise Broken(f"{name} problems of sizes {sizes[:3].tolist()} state the sizes {problems.sizes[:3].tolist()}")
+            raise Broken(f"{name} problems of sizes {sizes[:3].tolist()} have the sizes {problems.sizes[:3].tolist()}")
 
 
 def symbols_are_in_reads_and_writes(task: Task) -> None:
-    """Prompts contain only symbols in ``reads``, answers only symbols in ``writes``, and with ``answers_each_symbol``
+    """Prompts contain only symbols in ``reads``, and answers only symbols in ``writes``; with ``answers_each_symbol``,
     answers are as long as their prompts."""
     for name, problems in _draw_all_problems(task):
         for prompt, answer in decode_problems(task, problems):
@@ -49,15 +49,15 @@ def symbols_are_in_reads_and_writes(task: Task) -> None:
             if task.writes and (undeclared := {*written} - {*task.writes}):
                 raise Broken(f"{case} holds {min(undeclared)!r}, which `writes` lacks")
             if task.answers_each_symbol and len(read) != len(written):
-                raise Broken(f"the answer to the {name} problem {prompt!r}, {answer!r}, is not as long as the prompt")
+                raise Broken(f"{case} has an answer that is not as long as the prompt")
 
 
 def rows_are_padded_with_zeros(task: Task) -> None:
-    """Prompts and answers are rows of symbol ids with zeros after their ends. The longest fills the last column, and no
-    prompt is empty."""
+    """Prompts and answers are rows of symbol ids with zeros after their ends. The longest row fills the last column,
+    and no prompt is empty."""
     for name, problems in _draw_all_problems(task):
         if int(shortest := problems.prompt_length.min()) < 1:
-            raise Broken(f"{name} prompts have lengths from {shortest}: each must hold one symbol or more")
+            raise Broken(f"the shortest {name} prompt has length {shortest}: a prompt needs one symbol or more")
         if name == "uniform" and not problems.answer_length.any():
             raise Broken("uniform answers are all empty")
         for kind, row, length in (
@@ -70,15 +70,17 @@ def rows_are_padded_with_zeros(task: Task) -> None:
             if row[torch.arange(row.shape[1]) >= length[:, None]].any():
                 raise Broken(f"{name} {kind} hold ids other than 0 after their ends")
             if row.numel() and not 0 <= int(row.min()) <= int(row.max()) < len(task.symbols):
-                raise Broken(f"{name} {kind} hold ids from {row.min()} to {row.max()} of {len(task.symbols)} symbols")
+                raise Broken(
+                    f"{name} {kind} have ids {row.min()} to {row.max()}, but must be in 0 to {len(task.symbols) - 1}"
+                )
 
 
 def answers_fit_their_slots(task: Task) -> None:
-    """No answer is longer than ``answer_slots`` says."""
+    """No answer has more symbols than ``answer_slots`` returns."""
     for name, problems in _draw_all_problems(task):
         if (long := problems.answer_length > task.answer_slots(problems.sizes)).any():
             prompt, answer = decode_problems(task, problems)[int(long.long().argmax())]
-            raise Broken(f"the answer to the {name} problem {prompt!r}, {answer!r}, exceeds its slots")
+            raise Broken(f"{name} problem {prompt!r} has the answer {answer!r}, which exceeds its slots")
 
 
 def some_answer_fills_its_slots(task: Task) -> None:
@@ -102,7 +104,7 @@ def rounds_are_whole_numbers(task: Task) -> None:
 
 
 def problems_depend_only_on_the_generator(task: Task) -> None:
-    """The same generator gives the same problems, a different generator different problems."""
+    """The same generator gives the same problems, and a different generator gives different problems."""
     for name, sampler in _list_samplers(task):
         sizes = draw_family_sizes(task, name)
         first, again, other = (decode_problems(task, sampler(sizes, stream(seed, "laws"))) for seed in (0, 0, 1))
@@ -119,12 +121,12 @@ def typed_prompts_are_parsed(task: Task) -> None:
             typed = task.to_text(task.vocab.encode(prompt))
             parsed = task.parse(typed)
             if (read := decode_problems(task, parsed)) != [(prompt, answer)] or parsed.rounds.tolist() != [rounds]:
-                case = f"{typed!r} typed, a {name} problem {prompt!r} → {answer!r} of {rounds} rounds"
-                raise Broken(f"{case}: parse gave {read} with rounds {parsed.rounds.tolist()}")
+                case = f"{typed!r}, the {name} problem {prompt!r} → {answer!r} with {rounds} rounds"
+                raise Broken(f"{case}, is parsed as {read} with rounds {parsed.rounds.tolist()}")
 
 
 def other_text_is_rejected(task: Task) -> None:
-    """``parse`` rejects text that is no prompt, with a UsageError of one line that names the task."""
+    """``parse`` rejects text that is not a prompt with a one-line UsageError that contains the task's name."""
     for text in ("", "  ", "?", "1?0", "=", "$", "١"):
         if text.strip() and {*task.vocab.split(text)} <= {*(task.reads or task.symbols)}:
             continue  # the task's own symbols, so perhaps a problem
@@ -132,9 +134,11 @@ def other_text_is_rejected(task: Task) -> None:
             task.parse(text)
         except UsageError as error:
             if task.name not in str(error) or "\n" in str(error):
-                raise Broken(f"{text!r} is rejected with {str(error)!r}, without the name {task.name}") from None
+                raise Broken(
+                    f"{text!r} is rejected with {str(error)!r}, which must name {task.name} on one line"
+                ) from None
         else:
-            raise Broken(f"{text!r} is read as a problem")
+            raise Broken(f"{text!r} is read as a problem, but must be rejected")
 
 
 def question_describes_the_task(task: Task) -> None:
@@ -142,11 +146,11 @@ def question_describes_the_task(task: Task) -> None:
     question = task.question
     if len(question) <= 10 or not question.endswith((".", "?")) or "\n" in question or "→" in question:
         wanted = "a sentence on one line, of more than 10 characters, ending in . or ? and without →"
-        raise Broken(f"the question, or the class's docstring, is {question!r}; it must be {wanted}")
+        raise Broken(f"the question (default: the class's docstring) is {question!r}; it must be {wanted}")
 
 
 def natural_problems_are_as_requested(task: Task) -> None:
-    """``sample_natural`` draws the requested number of right problems, of all sizes in the range, and depends only on
+    """``sample_natural`` draws the requested number of correct problems, of all sizes in the range, and depends only on
     the generator."""
     smallest_sizes = task.list_smallest_sizes(5)
     low, high = smallest_sizes[min(1, len(smallest_sizes) - 1)], smallest_sizes[-1]
@@ -168,7 +172,7 @@ def families_are_named(task: Task) -> None:
         wrong = family.name != family.name.lower() or " " in family.name or "_" in family.name
         reserved = family.name in ("uniform", "natural", "every")
         if wrong or names.count(family.name) > 1 or reserved:
-            raise Broken(f"a family is called {family.name!r}; a name must be unique, and in lower case with dashes")
+            raise Broken(f"the family name {family.name!r} must be unique, unreserved, in lower case and with dashes")
         if not family.about.endswith(".") or "\n" in family.about or len(family.about) <= 8:
             raise Broken(f"the family {family.name} has the text {family.about!r}, which is not a sentence on one line")
 
@@ -187,7 +191,9 @@ def enumerate_lists_every_problem_once(task: Task) -> None:
     if len(set(prompts)) < len(prompts):
         raise Broken(f"enumerate lists {max(prompts, key=prompts.count)!r} more than once at size {tuple(size)}")
     if missing := drawn - set(prompts):
-        raise Broken(f"enumerate lists {len(prompts)} problems of size {tuple(size)}, without {min(missing)!r}")
+        raise Broken(
+            f"enumerate lists {len(prompts)} problems of size {tuple(size)}, but `sample` also draws {min(missing)!r}"
+        )
 
 
 # Drawing problems
@@ -199,7 +205,7 @@ def check_answer(task: Task, kind: str, prompt: str, answer: str) -> None:
     if not isinstance(right := task.reference(prompt), str):
         raise Broken(f"reference must return text, not {type(right).__name__}")
     if right != answer:
-        raise Broken(f"{kind} problem {prompt!r} has the answer {answer!r}, where reference says {right!r}")
+        raise Broken(f"{kind} problem {prompt!r} has the answer {answer!r}, but reference returns {right!r}")
 
 
 def decode_problems(task: Task, problems: Problems) -> list[tuple[str, str]]:
@@ -221,8 +227,8 @@ def _list_samplers(task: Task) -> list[tuple[str, Sampler]]:
 
 
 def draw_family_sizes(task: Task, name: str) -> Int[Tensor, "b axes"]:
-    """Return sizes at which a family is checked: small sizes, several times for uniform problems and the harder set;
-    and, except for uniform problems, a large size and random sizes in between."""
+    """Return sizes at which a family is checked: small sizes, which occur several times for uniform problems and the
+    harder set. All other sets than the uniform one also get a large size and random sizes in between."""
     small = draw_small_sizes(task) if name in ("uniform", task.harder) else draw_small_sizes(task, count=3, repeats=1)
     if name == "uniform":
         return small

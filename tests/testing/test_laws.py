@@ -171,7 +171,7 @@ class CorrectModule(nn.Module):
 
 
 class WrongMix(CorrectModule):
-    """A module that mixes positions wrongly, as the name of its subclass says."""
+    """Base class of modules that mix positions wrongly, each as its class name states."""
 
     def mix(self, x, padding_mask):
         match type(self).__name__:
@@ -392,7 +392,7 @@ class _ChangedByJson(lw.Oracle):
 
 
 class ForgetfulSum(lw.Mixer):
-    """A mixer that sums the positions so far, and whose ``step`` wrongly forgets a tenth of the sum."""
+    """A mixer that returns the sum up to each position, and whose ``step`` wrongly forgets a tenth of the sum."""
 
     def __init__(self):
         super().__init__()
@@ -430,7 +430,7 @@ class _HiddenLoopCountSpec(lw.ModelSpec):
 
 @dataclass(frozen=True)
 class _ForgetfulSumSpec(lw.MixerSpec):
-    """A mixer whose output computed step by step differs from the output for the whole row."""
+    """A mixer whose outputs computed step by step differ from those computed for the whole row."""
 
     def build(self, width, heads):
         return ForgetfulSum()
@@ -507,19 +507,19 @@ DESCRIBED_CASES = [
         "6 columns have lengths 1 to 5: the longest must fill the last column",
     ),
     ("rows_are_padded_with_zeros", _WrongTask(fault="silent"), "uniform answers are all empty"),
-    ("rows_do_not_depend_on_the_batch", _WrongRows(fault="narrow"), "] beside others"),
+    ("rows_do_not_depend_on_the_batch", _WrongRows(fault="narrow"), "] beside other rows"),
     ("every_answer_is_right", _WrongTask(fault="counts"), "reference must return text, not int"),
     (
         "enumerate_lists_every_problem_once",
         _WrongTask(fault="blind"),
-        "enumerated problem '0' has the answer '0', where reference says ''",
+        "enumerated problem '0' has the answer '0', but reference returns ''",
     ),
     ("inputs_hide_the_answer", _TargetsInInputs(), "a different answer changes tokens at position"),
     ("long_rows_have_finite_logits", _ModuleSpec("FailsOnLongRows"), "RuntimeError in test_laws.py, line "),
     ("the_loss_is_a_number", _NoSteps(), "`steps` yields no loss"),
     ("the_loss_is_a_number", _ValueSteps(), "_ValueSteps must return lw.Loss(value, logs)"),
     ("question_describes_the_task", _WithoutQuestion(), "'Digits → digits'; it must be a sentence on one line"),
-    ("loops_not_run_are_ignored", _ReadsLoopsNotRun(), "or after an answer's end, change the choices"),
+    ("loops_not_run_are_ignored", _ReadsLoopsNotRun(), "or after an answer's end, changes the choices from"),
 ]
 
 
@@ -536,14 +536,14 @@ def test_small_tasks_satisfy_all_laws(kind):
 
 
 def test_randomness_of_a_model_is_reported_first():
-    """This model breaks the laws on padding and on other rows only because its outputs are random."""
+    """A model with random outputs also breaks other laws, but its randomness is the first finding."""
     _, first, second, *_ = laws.check_laws(_ModuleSpec("AddsNoise"), "", list_laws(lw.ModelSpec)).broken  # _: its name
     assert first.law == "In evaluation, computing a row twice gives the same logits."
     assert second.failing_case == "the logits of a row of 5 tokens change when longer rows are in the batch"
 
 
 def test_randomness_of_a_loss_is_the_only_finding():
-    """The check does not also report that the loss depends on targets outside the mask."""
+    """The check of a random loss does not also report that the loss depends on targets outside the mask."""
     _, *findings = check_part(_WrongLoss(fault="random")).broken  # the first is about its name
     assert {finding.failing_case for finding in findings} == {
         "the loss differs between two calls on one batch: draw random numbers from `generator` only"
@@ -563,16 +563,16 @@ def test_each_law_has_a_part_that_breaks_it():
 def test_recipes_and_studies_are_checked():
     recipe = replace(lw.find("looped-parity"), name="own-parity", watch=lw.Watch(10, (50,)), steps=3, batch=2)
     told = [one.failing_case for one in lw.check(recipe).broken]
-    assert told == ["the recipe trains on sizes up to 20, but watch.sizes contains 50"]
+    assert told == ["watch.sizes contains 50, more than 1.5 times the training length, 20"]
     ahead = lw.check(recipe.change(model=_ModuleSpec("LooksAhead"), loops=lw.Constant(), watch=lw.Watch())).broken
     assert any("LooksAhead looks ahead" in one.failing_case for one in ahead)
     wrong = laws.check_recipes({"called": lambda: recipe}).broken
-    case = "the function or key is called called, but the recipe's name is own-parity"
+    case = "the function or key is called called, but must be called own-parity, the recipe's name"
     assert [one.failing_case for one in wrong] == [case]
     for grid, measured in (((), 20), ((30,), 30)):
         panel = lw.Panel("One", (recipe,), sizes=(20,), grid=grid)
         told = [one.failing_case for one in lw.check(lw.Study("Mine", (panel,))).broken]
-        assert told == [f"One: its recipes watch or train on sizes up to 50, but it measures only up to {measured}"]
+        assert told == [f"One: recipes watch or train on sizes up to 50, but the panel measures only up to {measured}"]
     (found,) = laws.check_recipes({"mine": lambda: lw.find("looped-copy", "family_names=(few,)")}).broken
     assert found.law == "The recipe can be created."
     assert found.failing_case.startswith("family_names: copy has no family 'few'")
@@ -601,7 +601,7 @@ class ChunkMeanSpec(lw.MixerSpec):
 def test_a_dependence_beyond_the_first_chunk_of_a_row_is_found():
     (alone, (_, law, result)) = check_part(ChunkMeanSpec()).lines()
     assert "the logits of a row of 45 tokens change when longer rows are in the batch" in alone
-    assert law.startswith("In a causal layout") and "in a row of 136, tokens after position" in result
+    assert law.startswith("In a causal layout") and "in a row of 136 positions, tokens after position" in result
 
 
 def test_a_question_may_end_in_a_question_mark():
@@ -650,7 +650,7 @@ def test_the_command_checks_modules_and_reports_broken_laws(tmp_path):
     done = run_check("mine", "--quiet", folder=tmp_path)
     assert done.returncode == 1
     assert done.stderr == "lengthwise: skipped: Forgotten: not a dataclass (add @dataclass(frozen=True))\n"
-    assert "Every answer is the one that" in done.stdout and "where reference says" in " ".join(done.stdout.split())
+    assert "Every answer is the one that" in done.stdout and "but reference returns" in " ".join(done.stdout.split())
     assert done.stdout.rstrip().endswith("laws are broken")
 
 
@@ -707,7 +707,7 @@ MODULES |= {cls.__name__: cls for cls in (Squares, LeakingSquares)}
 
 
 class _GridSpec(_ModuleSpec):
-    """A specification that names grids as the problems to check it on."""
+    """A specification with ``checked_on``, by which it is checked on grids."""
 
     checked_on = lw.find("looped-maze").task, lw.Grid()
 
