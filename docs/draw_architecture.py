@@ -2,8 +2,8 @@
 
     python docs/draw_architecture.py
 
-The levels are read from tests/test_architecture.py, which checks all imports against them.
-Each folder needs a caption here.
+The levels are read from tests/test_architecture.py, which checks all imports against them. Each folder needs a caption
+in ``CAPTIONS``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CAPTIONS = {
 
 
 def read_levels() -> list[list[str]]:
-    """Return the folders of each level, from the bottom up, as listed in the test."""
+    """Return the folders of each level, from the bottom up, as tests/test_architecture.py lists them."""
     for node in ast.parse((ROOT / "tests" / "test_architecture.py").read_text()).body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "LEVELS":
             return [sorted(folders) for folders in ast.literal_eval(node.value)]
@@ -82,7 +82,7 @@ class Drawing:
             self.add_text(x + width / 2, y + height + 15, path, size=10.5, fill=FAINT, mono=True)
 
     def add_data(self, x, y, width, height, name, caption="") -> None:
-        """Draw data: a box with round ends."""
+        """Draw a kind of data: a box with round ends."""
         self.add_box(x, y, width, height, EDGE, tint=0.0, radius=height / 2)
         self.add_text(x + width / 2, y + height / 2 + 5, name)
         for number, line in enumerate(caption.split("\n") if caption else []):
@@ -112,7 +112,7 @@ class Drawing:
 
 
 def draw_flow(page: Drawing) -> None:
-    """Draw the upper half: from a recipe to a loss, and to a figure."""
+    """Draw the upper half: the data flow from a recipe to a loss and to a figure."""
     page.add_box(20, 20, 1200, 38, RECIPE, tint=0.14)
     page.add_text(36, 44, "Recipe", bold=True, size=14, anchor="start")
     summary = "sets the task, the model and every orange part; field=value changes any; a hash names the run"
@@ -253,7 +253,7 @@ def draw_card(page: Drawing, x: int, y: int, colour: str, title: str, lines: lis
 
 
 def draw_page() -> str:
-    """Return the page as SVG."""
+    """Return the whole drawing as SVG."""
     page = Drawing(1240, 920)
     draw_flow(page)
     draw_folders(page, 398)

@@ -7,7 +7,7 @@
 <!-- fill: map results/abacus/addition 20 21-40 --> the mean and worst over all pairs of sizes up to 20; from 21 to 40;
                                          of several folders, each followed by its sizes
 <!-- fill: kept results/abacus/splits 6 7-12 --> the mean of such a map after each number of loops
-<!-- fill: loops results/…/stopping-….json --> exact match after loops around the planned one, and by each rule
+<!-- fill: loops results/…/stopping-….json --> exact match after T(n) − 1 to T(n) + 20 loops, and by each rule
 <!-- fill: costs results -->               processor hours of the published training runs
 <!-- fill: chosen lengthwise/weights -->      sizes that the recipes of shipped weights were chosen on
 <!-- fill: shipped lengthwise/weights -->     scores of shipped weights, families included, and results of attacks
@@ -16,9 +16,9 @@
 <!-- fill: standings docs/claims.toml -->    which claims were reproduced, which contradicted, which are open
 <!-- fill: tally docs/records.toml -->        the number of published records, and how ours compare
 <!-- fill: records docs/records.toml parity --> the published records of a group, with ours
-<!-- fill: rules results/… 9 uniform fewest-clues --> one size by each stopping rule, with the loops that ran
-<!-- fill: grid results/looped/parity … -->   every method on every task, each task's rows in a folder
-<!-- fill: arms results/controls/parity … --> loop, window, both, neither on every task, each task's rows in a folder
+<!-- fill: rules results/… 9 uniform fewest-clues --> exact match and loops at one size by each stopping rule
+<!-- fill: grid results/looped/parity … -->   exact match of every method on every task; one folder per task
+<!-- fill: arms results/controls/parity … --> models with loop, window, both or neither; one folder per task
 <!-- fill: matrix results/formal-matrix --> every cell of a matrix of architectures and tasks
 <!-- fill: command results/looped/parity --> how a folder's figures were made, from results/README.md
 """
@@ -63,7 +63,7 @@ FILLERS = {
 
 
 def fill_page(text: str) -> str:
-    """Return a page with every spot filled again."""
+    """Return the text of a page with all its marked places filled anew."""
     return FILL_MARK.sub(lambda spot: spot[1] + FILLERS[spot[2]](*spot[3].split()) + spot[4], text)
 
 
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def format_family_members() -> str:
-    """Return the names of all families' recipes, for `lengthwise list`, since building the recipes takes too long."""
+    """Return the names of all families' recipes as JSON, so that `lengthwise list` need not build the recipes."""
     return json.dumps(catalog.list_recipe_family_members(), indent=1) + "\n"
 
 

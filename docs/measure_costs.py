@@ -1,4 +1,4 @@
-"""Measure what a training step of every recipe of the studies costs, for `--dry-run` and `show`: `make costs`.
+"""Measure the cost of a training step of every recipe of the studies, for `--dry-run` and `show`: `make costs`.
 
 Stored costs are not measured again, and costs of recipes that no study has any more are removed. To measure all costs
 again, delete `lengthwise/training/costs.json` first.
@@ -35,7 +35,7 @@ def list_study_recipes() -> dict[str, Recipe]:
 
 
 def main() -> None:
-    """Measure missing costs, and store each at once, so that the command can be stopped."""
+    """Measure missing costs, and store each immediately, so that the command can be interrupted."""
     wanted = list_study_recipes()
     stored = {key: row for key, row in read_stored_costs().items() if key in wanted}
     missing = [recipe for key, recipe in wanted.items() if key not in stored]

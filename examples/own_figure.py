@@ -10,7 +10,7 @@ from lengthwise.runs.folder import RunFolder
 
 
 def largest_solved_size(run):
-    """Return the largest size at which all scores, also of families, are at least SOLVED, or 0."""
+    """Return the largest size whose scores, including families, are all at least SOLVED; else 0."""
     lowest = {}
     for row in run.rows("scores"):
         size = max(row["sizes"])

@@ -10,7 +10,7 @@ import lengthwise as lw
 
 @dataclass(frozen=True)
 class LoopedConvolution(lw.ModelSpec):
-    """One loop is norm(z + W₂ relu(W₁ [z_left, z, z_right])) with z = h + x; a causal model has no z_right."""
+    """A looped convolution: norm(z + W₂ relu(W₁ [z_left, z, z_right])) with z = h + x, without z_right if causal."""
 
     width: int = 64
 

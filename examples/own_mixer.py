@@ -10,7 +10,7 @@ import lengthwise as lw
 
 @dataclass(frozen=True)
 class LinearAttention(lw.MixerSpec):
-    """φ(q) Σ φ(k)ᵀ v / φ(q) Σ φ(k), with φ(x) = 1 + elu(x): the sums run over the visible positions."""
+    """Linear attention: φ(q) Σ φ(k)ᵀ v / φ(q) Σ φ(k), with φ(x) = 1 + elu(x) and sums over visible positions."""
 
     def build(self, width, heads, *, dropout, biases):
         return Linear(width, heads, biases)

@@ -10,7 +10,7 @@ import lengthwise as lw
 
 @dataclass(frozen=True)
 class Octaves(lw.Position):
-    """A learned score per head, side and octave of the distance (0, 1, 2–3, …); the last of ``count`` has no end."""
+    """A learned score per head, side and one of ``count`` octaves of distance (0, 1, 2–3, …); the last is unbounded."""
 
     indexed = True  # it depends on a token's position in the row
 

@@ -35,7 +35,7 @@ ORDERS = list(permutations((0, 1, 2)))  # the six elements of S3, as permutation
 
 @dataclass(frozen=True)
 class S3Words(RunningParity):
-    """Write, for each letter of a word over the group S3, the product of all its letters up to this one."""
+    """Write, for each letter of a word over the group S3, the product of all letters up to this one."""
 
     symbols = tuple("abcdef")  # a changes nothing
     next_state = tuple(tuple(ORDERS.index(tuple(a[i] for i in b)) for b in ORDERS) for a in ORDERS)

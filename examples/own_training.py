@@ -20,7 +20,7 @@ class MostlyShort(lw.SampledLengths):
 
 @dataclass(frozen=True)
 class AtLeastThree(lw.Loops):
-    """T(n) loops, and at least three."""
+    """T(n) loops, but at least three."""
 
     def planned(self, rounds):
         return rounds.clamp(min=3)

@@ -30,8 +30,8 @@ CALLS_LEFT = [CHECKED_CALLS]  # calls of the current case that are still checked
 
 
 def check_types(function):
-    """Return ``function`` with checks of the types of arguments and result, in the first ``CHECKED_CALLS`` calls of a
-    test case."""
+    """Return ``function`` with its arguments and result type-checked in the first ``CHECKED_CALLS`` calls of a test
+    case."""
     inner = None
 
     def count_and_call(*values, **keywords):
@@ -65,7 +65,7 @@ def pytest_collection_finish():
 
 @pytest.fixture(scope="session", autouse=True)
 def _check_stray_files():
-    """Check that the tests leave no file in the folder that they were started in."""
+    """Check that the tests leave no file in the folder in which they were started."""
     before = set(os.listdir())
     yield
     left = sorted(name for name in set(os.listdir()) - before if not name.startswith("."))

@@ -1,4 +1,4 @@
-"""Studies are checked, and each panel of a study has its own folder of results."""
+"""Invalid studies are refused, and each panel of a study has its own folder of results."""
 
 from dataclasses import replace
 

@@ -29,8 +29,8 @@ MIN_SEEDS = 3  # fewer decide nothing
 
 
 def write_claims(path: str) -> str:
-    """Write a tally of the verdicts, then a table per source: each claim with our figure (mean over seeds, worst
-    family), the sizes that the recipe was chosen on, and earlier recipes."""
+    """Return a tally of the verdicts, and a table per source. A row has a claim, its size (bold if the recipe was
+    chosen on it), our figure (mean over seeds, worst family), the number of earlier seeds, and the verdict."""
     toml_claims = tomllib.loads((ROOT / path).read_text())["claim"]
     rows: dict[str, list[list[str]]] = defaultdict(list)
     for claim in toml_claims:
@@ -63,7 +63,8 @@ def write_main_results(path: str, system: str) -> str:
 
 
 def write_standings(path: str) -> str:
-    """List claims as reproduced, contradicted or open; of undecided claims only the main results of a paper."""
+    """List claims as reproduced, contradicted or open. Undecided claims are listed only if they are main results of a
+    paper."""
     toml_claims = tomllib.loads((ROOT / path).read_text())["claim"]
     found: dict[str, dict[str, list[str]]] = {
         group: defaultdict(list) for group in ("Reproduced", "Contradicted", "Open")
@@ -89,7 +90,8 @@ def write_standings(path: str) -> str:
 
 
 def write_tally(verdicts: Iterable[str], several: int) -> str:
-    """Count claims by verdict, undecided ones by reason, and those with ``SEEDS`` seeds or more (``several``)."""
+    """Return a table that counts claims by verdict, and undecided ones by reason. ``several`` claims have ``MIN_SEEDS``
+    seeds or more."""
     verdicts = list(verdicts)
     counts = Counter(next(kind for kind in VERDICTS if verdict.startswith(kind)) for verdict in verdicts)
     found = (match[1] for verdict in verdicts if (match := re.fullmatch(r"undecided \((.*?)(?:: .*)?\)", verdict)))
@@ -103,7 +105,7 @@ def write_tally(verdicts: Iterable[str], several: int) -> str:
 
 
 def _read_exact_matches(claim: Row) -> tuple[list[float], dict[str, list[float]]]:
-    """Return exact match of each seed of a claim's recipe, and of the recipes that it is compared with."""
+    """Return the exact match of each seed of a claim's recipe and, by name, of each recipe that it is compared with."""
     names = [name for name in claim["agrees"].split()[1:] if name[0].isalpha()]
     return _read_figures(claim, claim["recipe"]), {name: _read_figures(claim, name) for name in names}
 
@@ -135,7 +137,7 @@ def _format_claim(claim: Row) -> list[str]:
 
 
 def _was_chosen_out_of_range(claim: Row) -> bool:
-    """Return whether the recipe was chosen on lengths beyond ``WITHIN`` times its training length."""
+    """Return whether the recipe was chosen on lengths beyond ``MAX_CHOICE_MULTIPLE`` times its training length."""
     outline = read_outlines(claim["folder"])[claim["recipe"]]
     return max(outline.looked_at, default=0) > MAX_CHOICE_MULTIPLE * outline.top
 
@@ -149,8 +151,8 @@ def _format_share(claim: Row, recipe: str, shares: list[float]) -> str:
 
 
 def _worst_family(claim: Row, recipe: str) -> tuple[float, str] | None:
-    """Return the lowest exact match of a family, and its name, at a claim's sizes by the recipe's own rule, over all
-    seeds; "every" where all problems were measured. Nothing where families were not measured there, or where the claim
+    """Return the lowest exact match of any family and seed at a claim's sizes by the recipe's own rule, and the
+    family's name ("every" if all problems were measured). Return None if no family was measured there, or if the claim
     is about another rule."""
     if claim.get("stop"):
         return None
@@ -171,7 +173,8 @@ def _has_sizes(claim: Row, sizes: str) -> bool:
 
 
 def _read_figures(claim: Row, recipe: str) -> list[float]:
-    """Return exact match of each seed at a claim's size, or over its map, by its stopping rule."""
+    """Return each seed's exact match at the claim's size, or the mean over the claim's map, by the claim's stopping
+    rule."""
     folder, sizes, stop = claim["folder"], claim["sizes"], claim.get("stop", "")
     if "-" in sizes:
         rule = re.sub(r"(\d+) loops?", r"After(loops=\1)", stop) or "Oracle"
@@ -189,9 +192,9 @@ def _read_figures(claim: Row, recipe: str) -> list[float]:
 
 
 def judge_claim(claim: Mapping[str, str], shares: list[float], notes: Mapping[str, str]) -> str:
-    """Return the verdict on a claim with a bound. A model that did not learn its training length neither refutes that
-    it succeeds nor confirms that it fails; fewer than ``SEEDS`` seeds decide nothing, nor do seeds on both sides of the
-    bound."""
+    """Return the verdict on a claim with a bound. A model that did not learn its training length can neither refute a
+    claim of success nor confirm a claim of failure. A claim is undecided with fewer than ``MIN_SEEDS`` seeds, or with
+    seeds on both sides of the bound."""
     if not shares:
         return "not measured"
     sign, bound = claim["agrees"].split()
@@ -212,9 +215,9 @@ def judge_claim(claim: Mapping[str, str], shares: list[float], notes: Mapping[st
 def judge_comparison(
     recipe: str, shares: list[float], others: Mapping[str, list[float]], notes: Mapping[str, str]
 ) -> str:
-    """Return the verdict on a comparison: better if the worst seed of the recipe beats the best seed of each other one.
-    Beating only models that did not learn their training length decides nothing, nor does losing if the recipe itself
-    did not."""
+    """Return the verdict on a comparison: "agrees" if the recipe's worst seed beats the best seed of every other
+    recipe, "disagrees" if another recipe's worst seed beats the recipe's best. Beating only models that did not learn
+    their training length gives "better, none fitted"; losing without having learned it gives "undecided"."""
     if not shares or not all(others.values()):
         return "not measured"
     missing = sum(name in notes for name in others)

@@ -35,9 +35,9 @@ UNFITTED_NOTE = " † not fitted: below .99 at training length."
 
 
 def write_accuracy_table(folder: str, problem_sets: str, *sizes_and_recipes: str) -> str:
-    """Write exact match by each recipe's own rule: the median over seeds (worst–best). Equal sizes on two axes are
-    written as one number. ``folder`` is one folder, or several joined by +; ``problem_sets`` is one name, or several
-    joined by commas. If ``sizes_and_recipes`` are given, only these are shown."""
+    """Write a table of exact match by each recipe's own stopping rule: the median over seeds (worst–best). Equal sizes
+    on two axes are written as one number. ``folder`` is one folder, or several joined by +; ``problem_sets`` is one
+    name, or several joined by commas. If ``sizes_and_recipes`` are given, only these are shown."""
     names = [word for word in sizes_and_recipes if not word[0].isdigit()]
     wanted = set(sizes_and_recipes) - set(names)
     folders, kinds = folder.split("+"), problem_sets.split(",")
@@ -64,8 +64,8 @@ def write_accuracy_table(folder: str, problem_sets: str, *sizes_and_recipes: str
 
 
 def write_rule_table(folder: str, size: str, *problems: str) -> str:
-    """Write one recipe's exact match at a size by each stopping rule, with the mean number of loops that ran: a column
-    for each set of problems."""
+    """Write a table of one recipe's exact match at a size, and of the mean number of loops that ran. It has a row for
+    each stopping rule and a column for each set of problems."""
     cells: dict[str, dict[str, str]] = defaultdict(dict)
     for row in read_scores(folder):
         if row["sizes"] == size and row["problems"] in problems:
@@ -78,8 +78,8 @@ def write_rule_table(folder: str, size: str, *problems: str) -> str:
 
 def write_map_table(*folders_and_sizes: str) -> str:
     """Summarize maps: the mean over all pairs of sizes up to a size (40) or in a range (21-40), and the worst cell. A
-    diagonal cell measured beyond the map gets its own row. Each folder is followed by its sizes. All maps of a folder
-    have one stopping rule."""
+    diagonal cell measured beyond the map gets its own row. In the arguments, each folder is followed by its sizes. All
+    maps of a folder have one stopping rule."""
     ranges: dict[str, list[str]] = {}
     for word in folders_and_sizes:
         if word[0].isdigit():
@@ -104,15 +104,15 @@ def write_map_table(*folders_and_sizes: str) -> str:
 
 
 def _parse_range(size_range: str) -> tuple[int, int]:
-    """Parse the sizes of a map: 21-40, or 40 for 1-40."""
+    """Parse a range of a map's sizes, such as 21-40; 40 stands for 1-40."""
     low, _, high = size_range.rpartition("-")
     return int(low or 1), int(high)
 
 
 def write_loop_count_table(folder: str, *words: str) -> str:
-    """Write how a map changes with the number of loops: its mean over all pairs of sizes up to a size (40) or in a
-    range (21-40), after the planned number of loops and after each other measured one. ``words`` are sizes and, to show
-    only some numbers of loops, ``loops=1,32``."""
+    """Write the means of a folder's maps after the planned number of loops and after each other measured number. A mean
+    is over all pairs of sizes up to a size (40) or in a range (21-40). ``words`` are sizes and, to show only some
+    numbers of loops, ``loops=1,32``."""
     ranges = [_parse_range(word) for word in words if word[0].isdigit()]
     wanted = {count for word in words if not word[0].isdigit() for count in word.removeprefix("loops=").split(",")}
     maps = read_maps(folder)
@@ -140,9 +140,9 @@ def write_loop_count_table(folder: str, *words: str) -> str:
 
 
 def write_method_table(*folders: str) -> str:
-    """Write the mean over seeds of every method on every task (Fan et al. 2025) at the task's test length. There is a
-    folder for each task of ``TEST_LENGTHS``, in order, or several joined by ``+``; those in ``looped-half`` are on half
-    the range. A missing folder counts as not measured."""
+    """Write the mean exact match over seeds of every method on every task (Fan et al. 2025) at the task's test length.
+    ``folders`` has one entry per task of ``TEST_LENGTHS``, in order: a folder, or several joined by ``+``. Models in
+    ``looped-half`` are trained on half the range. A missing folder counts as not measured."""
     scale: Scale = "half" if "looped-half" in folders[0] else "cpu"
     columns = [["", "---", *(f"`{method}`" for method in METHODS)]]
     count = 0
@@ -163,8 +163,8 @@ def write_method_table(*folders: str) -> str:
 
 
 def write_control_table(*folders: str) -> str:
-    """Compare loop, window, both and neither at the training length and at twice that, on uniform problems and each
-    seed's worst family. Each folder has the name of its task."""
+    """Compare exact match of models with a loop, a window, both or neither, at the training length and at twice the
+    training length, on uniform problems and on each seed's worst family. Each folder has the name of its task."""
     names = ("both", "window", "loops", "neither")
     lines = [["", "problems", *names], ["---", "---", *("---:" for _ in names)]]
     seeds = set()
@@ -186,8 +186,8 @@ def write_control_table(*folders: str) -> str:
 
 
 def _read_seed_scores(folder: str) -> dict[tuple[str, str], list[tuple[float, float]]]:
-    """Return exact match of each seed by the recipe's own rule, on uniform problems and on the lowest family, by recipe
-    and size."""
+    """Return, for each recipe and size, each seed's exact match on uniform problems and on its lowest family, measured
+    with the recipe's own stopping rule."""
     found: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
     for row, _ in read_own_rule_scores(folder, None):
         found[row["recipe_name"], row["sizes"], row["train_seed"]][row["problems"]] = float(row["exact"])
@@ -200,8 +200,9 @@ def _read_seed_scores(folder: str) -> dict[tuple[str, str], list[tuple[float, fl
 
 
 def write_matrix(folder: str) -> str:
-    """Write every cell of a matrix: exact match on uniform problems and on the worst family at each multiple of the
-    training length, the lowest family at the largest one, the cost of training, and the published score."""
+    """Write a row for every cell of a matrix: exact match on uniform problems and on the worst family at each multiple
+    of the training length. The last columns include the lowest family and the scaled score at the largest multiple, the
+    cost of training, and the published score."""
     cells: dict[tuple[str, str], dict[float, Row]] = defaultdict(dict)
     for row in build_matrix_rows(read_runs(folder)):
         cells[row["architecture"], row["task"]][row["times"]] = row

@@ -1,4 +1,4 @@
-"""Fill in the best published length generalization, with ours beside it."""
+"""Fill in the best published results on length generalization, with ours beside them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NEAR_PERFECT_SCORE = 0.95  # the value of a published score in words, such as "n
 
 @dataclass(frozen=True)
 class OurScores:
-    """Scores of our runs of one recipe at one size, and their cost."""
+    """Scores of our runs of one recipe at one size, and the cost of these runs."""
 
     seed_scores: list[float]  # exact match of each seed
     training_sizes: tuple[int, ...]  # the largest, one per axis
@@ -45,7 +45,8 @@ class OurScores:
         return statistics.fmean(self.seed_scores)
 
     def was_chosen_on(self, sizes: str) -> bool:
-        """Return whether the recipe was chosen by looking at this size or a longer one, beyond ``WITHIN``."""
+        """Return whether the recipe was chosen by scores at a size that is at least ``sizes`` and more than
+        ``MAX_CHOICE_MULTIPLE`` times its training length."""
         longest = max(self.examined_sizes, default=0)
         return longest >= max(parse_sizes(sizes)) and longest > MAX_CHOICE_MULTIPLE * max(self.training_sizes)
 
@@ -66,11 +67,11 @@ def validate_record(record: dict) -> None:
     title = f"{record.get('group')}: {record.get('system')}"
     missing = (REQUIRED_KEYS - record.keys()) | (OUR_KEYS - record["ours"].keys() if "ours" in record else set())
     if missing:
-        raise SystemExit(f"{title}: no {', '.join(sorted(missing))}")
+        raise SystemExit(f"{title}: missing keys: {', '.join(sorted(missing))}")
     if record["standing"] not in ("read", "second-hand"):
-        raise SystemExit(f"{title}: standing is read or second-hand, not {record['standing']!r}")
+        raise SystemExit(f"{title}: standing must be read or second-hand, not {record['standing']!r}")
     if (record["standing"] == "read") != ("where" in record):
-        raise SystemExit(f"{title}: a record that was read needs the key where, a second-hand one must omit it")
+        raise SystemExit(f"{title}: a record that was read needs the key where; a second-hand record must not have it")
 
 
 def validate_verdict(record: dict, ours: OurScores) -> None:
@@ -78,14 +79,14 @@ def validate_verdict(record: dict, ours: OurScores) -> None:
     verdict, sizes = record["ours"]["verdict"], record["ours"]["sizes"]
     title = f"{record['group']}: {record['ours']['recipe']}: {verdict}"
     if verdict not in VERDICTS:
-        raise SystemExit(f"{title} is none of {', '.join(VERDICTS)}")
+        raise SystemExit(f"{title} is not a verdict; use one of: {', '.join(VERDICTS)}")
     if verdict not in ("ahead", "level"):
         return
     if ours.was_chosen_on(sizes):
-        raise SystemExit(f"{title}, but the recipe was chosen by looking at {max(ours.examined_sizes)}")
+        raise SystemExit(f"{title}, but the recipe was chosen by scores at size {max(ours.examined_sizes)}")
     bound = record.get("exact", NEAR_PERFECT_SCORE)
     if ours.mean < bound or (verdict == "ahead" and ours.mean == bound):
-        raise SystemExit(f"{title}, but ours is {ours.mean:.3f} and {bound:.3f} was published")
+        raise SystemExit(f"{title}, but our score is {ours.mean:.3f} and the published score is {bound:.3f}")
 
 
 def read_our_scores(entry: dict[str, str]) -> OurScores:
@@ -93,7 +94,7 @@ def read_our_scores(entry: dict[str, str]) -> OurScores:
     runs = [run for run in read_runs(entry["folder"]) if run.outline.name == entry["recipe"]]
     seeds = read_exact_match(entry["folder"], entry["recipe"], entry["sizes"])
     if not runs or not seeds:
-        raise SystemExit(f"{entry['folder']} has no row of {entry['recipe']} at {entry['sizes']}")
+        raise SystemExit(f"{entry['folder']} has no score of {entry['recipe']} at size {entry['sizes']}")
     outline = runs[0].outline
     minutes = statistics.median(run.about()["cpu_s"] for run in runs) / 60
     recipe = catalog.list_recipes().get(entry["recipe"])  # may state sizes that were looked at after these runs
@@ -102,7 +103,7 @@ def read_our_scores(entry: dict[str, str]) -> OurScores:
 
 
 def write_record_tally(path: str) -> str:
-    """Write the number of records, and how ours compare."""
+    """Write the numbers of records: all, read first-hand, second-hand, and by our verdict."""
     records = load_records(path)
     verdicts = Counter(record["ours"]["verdict"] for record in records if "ours" in record)
     read = sum(record["standing"] == "read" for record in records)
@@ -115,7 +116,7 @@ def write_record_tally(path: str) -> str:
 
 
 def format_records_json(path: str) -> str:
-    """Write all records with our scores as JSON, for `lengthwise records`."""
+    """Return all records with our scores as JSON, for `lengthwise records`."""
     found = []
     for record in load_records(path):
         entry = {key: value for key, value in record.items() if key != "ours"}
@@ -128,15 +129,16 @@ def format_records_json(path: str) -> str:
 
 
 def write_record_list(path: str, group: str) -> str:
-    """Write a group of records as a list: what was published, and ours where we have runs of it."""
+    """Write a group of records as a list: each published result, and ours if there is one."""
     found = [record for record in load_records(path) if record["group"] == group]
     if not found:
-        raise SystemExit(f"{path} has no record of {group}")
+        raise SystemExit(f"{path} has no record in the group {group}")
     return "".join(f"- {_describe_published(record)}{_describe_ours(record.get('ours'))}\n" for record in found)
 
 
 def _describe_published(record: dict) -> str:
-    """Write what was published: the system, its lengths, its score with seeds and source, and what it is given."""
+    """Describe a published result: the system, its paper, its lengths, its score and seeds, and what the model is
+    given."""
     paper = re.sub(r", arXiv [\d.]+$", "", record["paper"]).replace("et al. ", "et al., ")
     parts = [record["score"]]
     parts += [] if record["seeds"].startswith("not ") else [record["seeds"]]

@@ -1,4 +1,4 @@
-"""Read the rows of results folders, and write cells of tables."""
+"""Read the rows of results folders, and format cells of tables."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MAX_CHOICE_MULTIPLE = 1.3  # a recipe may be chosen on sizes up to this multiple
 
 
 def describe_unfitted(folder: str) -> dict[str, str]:
-    """Return a note for each recipe that has not learned its training length, by name; judged on all problems of that
-    length if these were measured, else on a sample."""
+    """Return, by recipe name, a note for each recipe that has not learned its training length. Recipes are judged on
+    all problems of that length if these were measured, else on a sample."""
     runs: dict[tuple[str, str], list[Row]] = defaultdict(list)
     tops = {}
     for row, recipe in read_own_rule_scores(folder, None):
@@ -37,7 +37,8 @@ def describe_unfitted(folder: str) -> dict[str, str]:
 
 
 def read_own_rule_scores(folder: str, problems: str | None = "uniform") -> Iterator[tuple[Row, dict]]:
-    """Yield scores by each recipe's own rule on a set of problems, or on all sets if None, each with its recipe."""
+    """Yield each score by the recipe's own stopping rule on the problem set ``problems`` (None: all sets), with its
+    recipe."""
     recipes = read_recipes(folder)
     for row in read_scores(folder):
         if problems in (None, row["problems"]) and row["stopping"] == row["own_rule"]:
@@ -63,7 +64,7 @@ def read_runs(folder: str) -> Sequence[PublishedRun]:
 
 @cache  # pages ask for the same folders some hundred times
 def read_scores(folder: str) -> Sequence[Row]:
-    """Return the scores of a folder; of repeated measurements, only the valid one."""
+    """Return the scores of a folder, with only the valid one of repeated measurements."""
     return [
         identify_run(run) | row | {"own_rule": run.outline.stopping, "sizes": format_size(row["sizes"])}
         for run in read_runs(folder)
@@ -72,7 +73,7 @@ def read_scores(folder: str) -> Sequence[Row]:
 
 
 def describe_problems(folder: str, count: str) -> str:
-    """Describe the problems of a folder's seeds: how many, and whether all seeds share them."""
+    """Describe the problems on which a folder's seeds were measured: how many, and whether all seeds share them."""
     seeds: dict[str, set[str]] = defaultdict(set)
     for row in read_scores(folder):
         seeds[row["recipe_name"]].add(row["train_seed"])
@@ -86,7 +87,7 @@ def describe_problems(folder: str, count: str) -> str:
 
 @cache
 def read_maps(folder: str) -> dict[tuple[str, str, str], dict[tuple[int, ...], float]]:
-    """Return exact match on uniform problems by size, for each recipe, rule and seed."""
+    """Return exact match on uniform problems by size, for each recipe, stopping rule and seed."""
     found: dict[tuple[str, str, str], dict[tuple[int, ...], float]] = defaultdict(dict)
     for row in read_scores(folder):
         if row["problems"] == "uniform":
@@ -96,7 +97,7 @@ def read_maps(folder: str) -> dict[tuple[str, str, str], dict[tuple[int, ...], f
 
 
 def read_exact_match(folder: str, recipe: str, sizes: str) -> list[float]:
-    """Return exact match of each seed on uniform problems."""
+    """Return a recipe's exact match on uniform problems of these sizes, for each seed."""
     rows = [row for row, _ in read_own_rule_scores(folder) if (row["recipe_name"], row["sizes"]) == (recipe, sizes)]
     return list({row["train_seed"]: float(row["exact"]) for row in rows}.values())
 
@@ -126,13 +127,13 @@ def format_median(values: list[float]) -> str:
 
 
 def format_range(values: set[int]) -> str:
-    """Format a whole number, or the lowest and the highest of several."""
+    """Format a set of whole numbers: the only one, or the lowest and the highest."""
     low, high = min(values), max(values)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def format_table(cells: Iterable[Iterable[str]]) -> str:
-    """Return a Markdown table of rows of cells; the row below the heading holds dashes only."""
+    """Return rows of cells as a Markdown table; the row below the heading must contain only dashes."""
     lines = [list(line) for line in cells]
     bars = ["|" if {*line} <= {"---", "---:"} else " | " for line in lines]
     return "".join(f"{bar.lstrip()}{bar.join(line)}{bar.rstrip()}\n" for bar, line in zip(bars, lines, strict=True))

@@ -23,13 +23,13 @@ USUAL_ATTACK_OPTIONS = "--lengths 10,20 --seconds 600"  # options of most attack
 
 
 def write_code_block(path: str) -> str:
-    """Return a file as a block of Python."""
+    """Return the text of a file as a Markdown block of Python."""
     return f"```python\n{(ROOT / path).read_text()}```\n"
 
 
 def write_command(folder: str) -> str:
-    """Write how a folder's figures were made, from results/README.md: a short text in full, or the first command of a
-    long one with a link."""
+    """Write how a folder's figures were made, as described in results/README.md: a short description in full, or the
+    first command of a long description with a link."""
     accounts = {}
     readme = (ROOT / "results" / "README.md").read_text()
     for names, how in re.findall(r"^\| (`[^|]*`) \| (.*) \|$", readme, re.MULTILINE):
@@ -37,7 +37,7 @@ def write_command(folder: str) -> str:
     inside = Path(folder).relative_to("results")
     how = next((accounts[str(one)] for one in (inside, *inside.parents) if str(one) in accounts), None)
     if how is None:
-        raise SystemExit(f"results/README.md does not say how {folder} was made")
+        raise SystemExit(f"results/README.md has no row for {folder}: add the commands that made it")
     if len(how.split()) > MAX_SHOWN_WORDS and (first := re.search("`(lengthwise [^`]*)`", how)):
         words = first[1].split()
         shown = first[1] if len(words) <= MAX_SHOWN_WORDS else f"{' '.join(words[:2])} …"
@@ -66,7 +66,7 @@ def write_cost_table(folder: str) -> str:
 
 
 def write_examined_sizes(folder: str) -> str:
-    """Write, for each of the shipped weights, the sizes and problem sets that their recipe was chosen on."""
+    """Write a table of the sizes and problem sets on which the recipes of shipped weights were chosen."""
     rows = ["| weights | trained to | lengths looked at | problem sets |", "|---|---:|---|---|"]
     for weights in sorted(path.name for path in (ROOT / folder).iterdir()):
         recipe = load(weights).recipe
@@ -76,8 +76,9 @@ def write_examined_sizes(folder: str) -> str:
 
 
 def write_shipped_scores(folder: str) -> str:
-    """Write scores of shipped weights on uniform problems and the lowest family, at the training length and at the
-    longest measured lengths up to 1.5 times and up to twice it; and the result of the longest attack."""
+    """Write scores of shipped weights on uniform problems and the lowest family, and the result of the longest attack.
+    The scores are at the training length, and at the longest measured lengths up to 1.5 times and up to twice as
+    long."""
     searches = json.loads((ROOT / "lengthwise/viewer/failures.json").read_text())
     rows = ["| weights | at the training length | up to 1.5 times | up to twice | wrong in attack |"]
     rows.append("|---|---|---|---|---|")
@@ -97,7 +98,8 @@ def write_shipped_scores(folder: str) -> str:
 
 
 def _format_longest(rows: list[Row], recipe: Recipe, min_multiple: float, max_multiple: float) -> str:
-    """Format scores at the longest measured length between ``below`` and ``up_to`` times the training length."""
+    """Format scores at the longest measured length above ``min_multiple`` and up to ``max_multiple`` times the training
+    length."""
     top = recipe.lengths.top
     line = (recipe.sizes(size) for size in range(int(max_multiple * top), int(min_multiple * top), -1))
     uniform = select_uniform_rows(rows)

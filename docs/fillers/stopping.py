@@ -10,7 +10,8 @@ from lengthwise.base.score_rows import format_share, format_size
 
 
 def write_loop_table(path: str) -> str:
-    """Write exact match after loops around T(n), and by each stopping rule."""
+    """Write a table of exact match after T(n) − 1 to T(n) + 20 loops, and after the most confident loop of each example
+    or batch."""
     shown = {"T−1": -1, "T": 0, "T+1": 1, "T+5": 5, "T+20": 20}
     heading = ["length", "T(n)", *(f"after {text}" for text in shown), "most confident, per example", "per batch"]
     lines = [heading, ["---:"] * len(heading)]

@@ -2,8 +2,8 @@
 
     python docs/site/build.py build        # build/site; its sources are written to build/site-source
 
-The pages of `docs`, a page per folder of results (`gallery.py`), the Python interface from docstrings (`reference.py`)
-and the notebooks that marimo has run (`notebooks.py`) are turned into HTML by Zensical; `check.py` tests every link.
+Zensical builds HTML from the pages of `docs`, a page per folder of results (`gallery.py`), the Python interface from
+docstrings (`reference.py`), and the notebooks that marimo has run (`notebooks.py`). `check.py` tests every link.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Navigation = list[str | dict[str, Any]]
 
 
 def _is_map(folder: str) -> bool:
-    """Return whether the scores form a map, which has too many cells for a table."""
+    """Return whether a folder's scores form a map, which has too many cells for a table."""
     sizes = {row["sizes"] for row, _ in read_own_rule_scores(folder)}
     return len(sizes) > MAX_COLUMNS
 
@@ -74,7 +74,7 @@ def build_navigation() -> Navigation:
 
 
 def list_pages(entries: Navigation) -> list[str]:
-    """Return all pages of a navigation."""
+    """Return the paths of all pages in a navigation."""
     paths = []
     for entry in entries:
         for value in entry.values() if isinstance(entry, dict) else [entry]:
@@ -107,7 +107,7 @@ def write_sources(source: Path, notebook_cache: Path) -> None:
 
 
 def bundle_worker(site: Path) -> None:
-    """Store the one script that pages would load from elsewhere beside them, and remove the page for errors."""
+    """Copy into the site the only script that pages would load from another address, and remove the page for errors."""
     beside = site / "assets" / "javascripts" / "iframe-worker.js"
     shutil.copyfile(SITE_FOLDER / beside.name, beside)
     for path in site.rglob("*.html"):
@@ -117,7 +117,7 @@ def bundle_worker(site: Path) -> None:
 
 
 def main() -> None:
-    """Stage, build, check, and replace the last site."""
+    """Stage, build and check the site, then replace the last one."""
     folder, start = Path(sys.argv[1]), time.monotonic()
     source, site = folder / "site-source", folder / "site"
     write_sources(source, folder / "notebooks")

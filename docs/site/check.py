@@ -1,4 +1,4 @@
-"""Check a built site: no broken link or anchor, and nothing loaded from another address."""
+"""Check that a built site has no broken link or anchor, and loads nothing from another address."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STANDALONE = "*.page.html"  # pages without the frame of the site, which have th
 
 
 class Page(HTMLParser):
-    """Collects a page's links, loaded addresses and anchors."""
+    """The links, loaded addresses and anchors of an HTML page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""Build the gallery: a page for every folder of ``results/``, with its figures, tables and data, and one for every
-shipped model that can run in a page."""
+"""Build the gallery: a page for every folder of ``results/``, with its figures, tables and data, and a page for every
+shipped model that can run in a browser."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def get_page_path(folder: str) -> str:
 
 
 def read_title(folder: str) -> str:
-    """Return the title of a folder's figures, or else its name."""
+    """Return the title of a folder's figures or, if there is none, the folder's name."""
     path = ROOT / folder / "figures.json"
     named = json.loads(path.read_text()) if path.exists() else {}
     return named.get("title", folder.removeprefix("results/"))
 
 
 def build_pages(tables: Tables) -> dict[str, str | bytes]:
-    """Return all files of the gallery by path. ``tables``: by heading, the file that a table needs and the function
-    that writes it for a folder."""
+    """Return all files of the gallery by path. ``tables`` maps each heading to the file that the table needs, and to
+    the function that writes the table of a folder."""
     models = build_viewer_pages()
     texts: dict[str, str | bytes] = {INDEX: _build_index(models)}
     texts |= {f"docs/models/{name}.page.html": page for name, page in models.items()}
@@ -58,7 +58,7 @@ def build_pages(tables: Tables) -> dict[str, str | bytes]:
 
 
 def build_viewer_pages() -> dict[str, str]:
-    """Return the pages of all shipped models that can run in a page."""
+    """Return, by name, the pages of all shipped models that can run in a browser."""
     found = {}
     for name in list_shipped_weights():
         try:
@@ -84,7 +84,7 @@ def _build_page(folder: str, tables: Tables, *, interactive: bool) -> str:
 
 
 def _list_figures(folder: Path) -> list[Path]:
-    """Return a folder's figures: lengths first, then maps, the loss last."""
+    """Return the paths of a folder's figures, sorted by kind: lengths first, then maps, and the loss last."""
     order = ("lengths", "map", "parameters", "stopping", "anatomy", "distribution", "loss")
     return sorted(
         folder.glob("*.png"),

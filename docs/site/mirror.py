@@ -1,6 +1,6 @@
 """Mirror the repository: a page has the same path as in a clone, so that links work in both.
 
-A link to a folder leads to its README, a link to a source file to a page that shows it.
+A link to a folder leads to the folder's README, and a link to a source file leads to a page that shows the file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Build pages of the notebooks with their outputs. marimo runs them; they train models, so their outputs are kept."""
+"""Build pages of the notebooks with their outputs. marimo runs a notebook only once, since training takes long; the
+outputs are cached."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def build_pages(cache: Path) -> dict[str, str | bytes]:
 
 
 def _run_notebook(path: Path, cache: Path) -> list[dict[str, Any]]:
-    """Return the cells of an executed notebook in Jupyter's format; run it only if its text has changed."""
+    """Return a notebook's cells with outputs, in Jupyter's format; run the notebook only if its text has changed."""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     executed = cache / f"{path.stem}-{digest}.ipynb"
     if not executed.exists():
@@ -50,7 +51,7 @@ def _run_notebook(path: Path, cache: Path) -> list[dict[str, Any]]:
 
 
 def render(name: str, cells: list[dict[str, Any]]) -> dict[str, str | bytes]:
-    """Return a page and the pictures of its cells."""
+    """Return a notebook's page and the pictures of its cells, by path."""
     lines, pictures = [], {}
     for cell in cells:
         source = "".join(cell["source"]).strip()

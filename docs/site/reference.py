@@ -74,7 +74,7 @@ def docstring_to_markdown(value: Any) -> str:
 
 
 def _format_signature(name: str, value: Any) -> str:
-    """Return the signature; for an abstract class or one without arguments, only its bases."""
+    """Return the signature of a function, or the name and bases of a class, as a Markdown block of Python."""
     if inspect.isclass(value):
         bases = [base.__name__ for base in value.__bases__ if base not in (object, Exception)]
         above = f"({', '.join(bases)})" if bases else ""
@@ -100,7 +100,7 @@ def _unquote_annotations(signature: str) -> str:
 
 
 def _format_fields(part: type, source: Path) -> Iterator[str]:
-    """Return a table of the fields of a dataclass, inherited ones first."""
+    """Yield the lines of a table of a dataclass's fields, inherited ones first."""
     if not sources.find_class(part.__name__):
         sources.register_module(source)
     declared = sources.find_class(part.__name__)
@@ -113,7 +113,7 @@ def _format_fields(part: type, source: Path) -> Iterator[str]:
 
 
 def _format_methods(value: type) -> Iterator[str]:
-    """Return a class's own public methods and properties that have docstrings."""
+    """Yield the call and docstring of each public method and property that the class itself defines and documents."""
     for name, member in vars(value).items():
         inner = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
         if name.startswith("_") or not (inspect.isfunction(inner) and inner.__doc__):

@@ -1,4 +1,4 @@
-"""The documentation site in a browser, from disk with the network off: `make site-test`."""
+"""Tests of the documentation site in a browser, opened from disk without a network: `make site-test` runs them."""
 
 import re
 from pathlib import Path

@@ -43,7 +43,7 @@ async (prompt) => {
 
 @pytest.fixture(scope="session")
 def write_viewer(tmp_path_factory):
-    """Return a function that writes the page of shipped weights."""
+    """Return a function that writes a viewer page of shipped weights and returns its path."""
     folder = tmp_path_factory.mktemp("pages")
 
     def write_viewer(*names):

@@ -22,7 +22,7 @@ def build_row(problems, exact, size=10):
 
 
 def test_a_listed_training_length_decides_whether_a_model_is_fitted():
-    """A score on all 1,024 problems, of which eleven are wrong, overrides a sample of 128 without a mistake."""
+    """A score on all 1,024 problems, with eleven errors, overrides a score on a sample of 128 without errors."""
     rows = [
         build_row("uniform", 1.0),
         build_row("every", 1013 / 1024),
@@ -83,7 +83,7 @@ def test_a_claim_that_compares_recipes_gets_the_verdict_of_their_seeds(recipe, s
 
 
 def test_the_tally_counts_each_claim_once():
-    """The tally counts the verdicts, and gives the reasons for undecided claims."""
+    """The tally counts claims by verdict, and undecided claims by reason."""
     verdicts = ["agrees", "undecided (one seed agrees: 1 of 2 others not fitted)",
                 "undecided (not fitted: 0.531 at 20)",
                 "undecided (2 of 3 seeds agree)", "better, none fitted", "undecided (2 seeds agree)",

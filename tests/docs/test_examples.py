@@ -24,7 +24,7 @@ MAX_LINES = 65
 
 @pytest.fixture
 def examples_folder(tmp_path, monkeypatch, runs):
-    """Return a working folder from which examples can be imported; their recipes are forgotten afterwards."""
+    """Return a working folder from which examples can be imported; their recipes are unregistered afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(EXAMPLES)
     for known in ("_OWN_RECIPES", "_OWN_STUDIES"):

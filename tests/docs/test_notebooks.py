@@ -1,4 +1,4 @@
-"""The notebooks run, as Python with small budgets and in a Jupyter kernel."""
+"""The notebooks run with small budgets, as Python code and in a Jupyter kernel."""
 
 import subprocess
 import sys

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module", autouse=True)
 def _read_rows_faster():
-    """Read the published rows faster: no page quotes metrics, and most cells occur many times."""
+    """Read published rows faster, by skipping metrics, which no page quotes, and parsing each distinct cell once."""
     read = results_folder._read_rows_by_run
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(csv_files, "_parse_cell", functools.cache(csv_files._parse_cell))
@@ -42,7 +42,7 @@ def test_quoted_code_and_figures_are_up_to_date(page):
 
 @pytest.mark.parametrize("page", fill.PAGES, ids=lambda page: page.name)
 def test_tables_explain_their_spread(page):
-    """A table with ± or medians explains the ±, and says whether seeds share their problems."""
+    """A table with ± has a note that explains it; one with medians states whether seeds share their problems."""
     for spot in fill.FILL_MARK.finditer(page.read_text()):
         assert " ± " not in spot[0] or "\n±: the standard error of the mean over seeds; " in spot[0]
         shared = any(text in spot[0] for text in (" on the same ", " of its own "))
@@ -174,7 +174,7 @@ BUDGET_OPTIONS = {
 
 @pytest.mark.usefixtures("blank_figures")
 def test_the_commands_of_the_readme_run_in_order(working_folder, monkeypatch, capsys):
-    """All commands but those for studies, pages and endpoints run in order, with the smallest budgets."""
+    """All commands except those for studies, pages and endpoints run in order, with the smallest budgets."""
     monkeypatch.setattr("sys.stdin", io.StringIO("99999999999999999999+1\n"))
     for words in find_commands(ROOT / "README.md"):
         words = [
@@ -203,7 +203,7 @@ def test_no_local_path_is_mentioned():
 
 
 def test_pages_prefer_scores_on_sealed_problems():
-    """Scores on sealed problems replace others of the same run and size; the two are not averaged."""
+    """Scores on sealed problems replace other scores of the same run and size, and are not averaged with them."""
     rows = list(read_scores("results/notebook/binary"))
     names = ("id", "stopping", "problems", "sizes")
     assert len({tuple(row[name] for name in names) for row in rows}) == len(rows)

@@ -29,7 +29,7 @@ def test_an_incomplete_record_is_refused(missing_key):
         record |= {"ours": {key: value for key, value in record["ours"].items() if key != missing_key}}
     else:
         del record["ours"]
-    with pytest.raises(SystemExit, match=f"no {missing_key}"):
+    with pytest.raises(SystemExit, match=f"missing keys: {missing_key}"):
         records.validate_record(record)
 
 
@@ -37,13 +37,13 @@ def test_an_incomplete_record_is_refused(missing_key):
     ("verdict", "score", "seen_sizes", "message"),
     [
         ("ahead", 0.99, (20, 26), None),
-        ("ahead", 0.97, (20, 26), "was published"),
+        ("ahead", 0.97, (20, 26), "the published score is"),
         ("level", 0.98, (20, 26), None),
-        ("level", 0.99, (20, 40), "chosen by looking at 40"),
-        ("level", 0.99, (20, 60), "chosen by looking at 60"),
+        ("level", 0.99, (20, 40), "chosen by scores at size 40"),
+        ("level", 0.99, (20, 60), "chosen by scores at size 60"),
         ("level", 0.99, (20, 30), None),  # the compared size, 40, was not looked at
         ("behind", 0.1, (20, 60), None),
-        ("better", 0.99, (20,), "none of"),
+        ("better", 0.99, (20,), "not a verdict"),
     ],
 )
 def test_a_verdict_needs_a_sufficient_score_at_an_unseen_size(verdict, score, seen_sizes, message):

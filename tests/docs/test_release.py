@@ -43,7 +43,7 @@ def test_workflows_run_only_make_targets(path):
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_the_demo_installs_the_package_alone_and_tests_add_their_tools(tmp_path):
-    """`make demo` and `make test` install only what is missing: in an empty folder, and after each other."""
+    """`make demo` and `make test` install only what is missing, in an empty folder and after one another."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
 

@@ -1,4 +1,5 @@
-"""The plan of the documentation site includes all pages and all public names. `make site` builds and checks it."""
+"""The documentation site has all pages in its navigation, and all public names in its reference. `make site` builds and
+checks the site."""
 
 import importlib
 import sys
@@ -50,14 +51,14 @@ def test_the_navigation_has_every_page_and_every_folder_of_results(import_builde
 
 
 def test_every_table_of_the_gallery_is_on_a_page(import_builder):
-    """If no folder of results had the file of a table, the table would be missing without an error."""
+    """Each table is written for some folder of results; else it would be missing without an error."""
     for heading, (needed, write_table) in import_builder("build").TABLES.items():
         folders = [folder for folder in import_builder("gallery").list_folders() if (ROOT / folder / needed).exists()]
         assert any(write_table(folder).startswith("| ") for folder in folders), heading
 
 
 def test_links_lead_to_pages_of_the_site(import_builder, tmp_path):
-    """Links to pages stay, links to sources and folders lead to their pages and READMEs, code blocks stay unchanged."""
+    """Links to sources and folders lead to their pages and READMEs; links to pages and code blocks stay unchanged."""
     mirror = import_builder("mirror").Mirror(tmp_path, {"docs/a.md": "", "notebooks/README.md": ""})
     text = "[a](a.md#b) [p](../lengthwise/base/rows.py) [n](../notebooks) [x](https://x.org)\n\n"
     linked = mirror.rewrite_links(f"{text}```\n[n](../notebooks)\n```\n", "docs/page.md")

@@ -148,7 +148,7 @@ def fake_hub(server, tmp_path, monkeypatch):
 
 
 def is_free_of_token(folder):
-    """Return whether no file below this folder holds the token."""
+    """Return whether no file below this folder contains the token."""
     return not any(TOKEN.encode() in path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 

@@ -1,4 +1,4 @@
-"""Runs are logged with the trackers' real libraries, and the logs are read back: `make share-test`."""
+"""Runs are logged with the trackers' real libraries, and the logs are read back. `make share-test` runs these tests."""
 
 import os
 import struct
@@ -23,7 +23,7 @@ pytestmark = [
 
 @pytest.fixture
 def run(request, monkeypatch):
-    """Return a run that was stopped and resumed, tracked by the library that the test names."""
+    """Return a run that was stopped and resumed, tracked with the library ``request.param``."""
     pytest.importorskip(request.param)
     for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)

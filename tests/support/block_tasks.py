@@ -1,4 +1,4 @@
-"""User-defined tasks that have only some sizes."""
+"""User-defined tasks that have problems of some sizes only."""
 
 from dataclasses import dataclass
 

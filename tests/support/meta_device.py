@@ -23,7 +23,7 @@ aten = torch.ops.aten
 
 
 class MetaReadCounter(TorchDispatchMode):
-    """A counter of reads from the meta device. Copies from it to the CPU become zeros."""
+    """A counter of reads from the meta device. Copies from the device to the CPU become zeros."""
 
     def __init__(self):
         super().__init__()

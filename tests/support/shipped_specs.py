@@ -50,8 +50,8 @@ LENGTHS, LOOPS = [4, 11, 1, 11, 7, 11], [2, 3, 1, 1, 2, 2]
 
 
 def compute_all_logits(runner, inputs, loops):
-    """Return logits at some positions, as a loss reads them: after the last loop, also if the first loop runs without
-    gradients; after each loop; and after each of two numbers of loops."""
+    """Return logits at some positions, as losses read them: after the last loop, with and without gradients in the
+    first loop; after each loop; and after two given numbers of loops."""
     position = torch.arange(inputs.tokens.shape[1])
     late, some_ = (inputs.padding_mask & asked for asked in (position % 3 != 1, position % 4 == 0))
     last = runner.last(inputs, torch.tensor(loops), late)

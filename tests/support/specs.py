@@ -114,7 +114,8 @@ def list_ids(pairs):
 
 
 def choose_covering(features):
-    """Return few keys that together have all features; ``features`` maps each key to the set of its features."""
+    """Return a small list of keys that together have all features; ``features`` maps each key to the set of its
+    features."""
     left, chosen = dict(features), []
     while any(left.values()):
         chosen.append(max(left, key=lambda one: len(left[one])))
@@ -123,7 +124,8 @@ def choose_covering(features):
 
 
 def list_features(spec, causal):
-    """Return a specification's features: its kinds of parts, its strings and flags (not its numbers), ``causal``."""
+    """Return a specification's features: its kinds of parts, its strings and flags (not its numbers), and
+    ``causal``."""
 
     def list_leaves(tree, path):
         if isinstance(tree, dict):
@@ -158,7 +160,7 @@ def add_noise(model):
 
 
 def run_each_loop(runner, inputs, loops, positions):
-    """Return the logits after each loop, sorted by loop and row in whatever order the runner yields them."""
+    """Return the logits after each loop, sorted by loop and row; the runner may yield them in any order."""
     found = {}
     for k, rows, read in runner.each(inputs, torch.tensor(loops), positions):
         parts = read.split(positions[rows].sum(1).tolist())

@@ -1,4 +1,4 @@
-"""Campaigns that try to break a run: by kills, signals, races, disks that fail, and hostile input.
+"""Campaigns that try to break a run by kills, signals, races, failing disks and hostile input.
 
     python -m tests.torture [--times N] [--seed S] [--only kills,races]
 

@@ -38,7 +38,8 @@ class Child:
         self.wait()
 
     def poll(self) -> int | None:
-        """Return the exit status, or minus the signal that ended the process; None while it runs."""
+        """Return the exit status, or minus the number of the signal that ended the process; None while the process
+        runs."""
         return self.wait(0)
 
     def wait(self, seconds: float = HANG_SECONDS) -> int | None:

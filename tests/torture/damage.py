@@ -96,7 +96,7 @@ def change_row(path: Path, rng: random.Random) -> None:
 
 
 def change_header(path: Path, rng: random.Random) -> None:
-    """Change a value in the header of a safetensors file, which has a length, the header in JSON, and numbers."""
+    """Change a value in the JSON header of a safetensors file, which starts with the header's length."""
     content = path.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     header = json.dumps(change_value(json.loads(content[8 : 8 + length]), rng)).encode()

@@ -30,7 +30,7 @@ def list_cases(times: float) -> list[str]:
 
 
 def run_case(case: str, rng: random.Random, folder: Path) -> dict[str, Any]:
-    """Run one case; return whether the fault stopped the command, and the faults found."""
+    """Run one case; return whether the failing disk stopped the command, and the command's faults."""
     kind, what, _ = case.rsplit("-", 2)
     what = "study" if kind == "study-full" else what
     right, seconds = run_uninterrupted(what, folder.parent.parent)
@@ -51,7 +51,7 @@ def run_case(case: str, rng: random.Random, folder: Path) -> dict[str, Any]:
 
 
 class _Unsupported(Exception):
-    """Raised if this machine does not allow the fault to be caused."""
+    """Raised if the fault cannot be caused on this machine."""
 
 
 def _mount(folder: Path, options: str) -> None:
@@ -86,7 +86,7 @@ def _limit_file_size(arguments: list[str], folder: Path, _: float, rng: random.R
 
 
 def _refuse_writes(error_number: int, arguments: list[str], folder: Path, _: float, rng: random.Random) -> Child:
-    """Run a process in which all writes fail after a random number of them."""
+    """Run a process in which, after a random number of writes, all further writes fail."""
     left = [rng.randint(1, 40)]
     below = str(folder / "runs")
 

@@ -227,7 +227,7 @@ EXCLUDED_OPTIONS = {"--jobs", "--seeds", "--seconds", "--help", "-h"}  # they st
 
 
 def draw_files(workspace: Workspace, rng: random.Random) -> Input:
-    """Return the description of a damaged folder and a command that reads it."""
+    """Return the description of an input, and a call of a command that reads a damaged folder."""
     target, fault = workspace.copy_damaged(rng)
     few, out = ["--lengths", "1", "--samples", "4"], ["--out", str(workspace.folder / "out")]
     command = rng.choice([

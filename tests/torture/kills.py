@@ -20,7 +20,7 @@ from .runs import RECIPES, build_study_command, build_training_command, find_dif
 
 
 def list_cases(times: float) -> list[str]:
-    """Return the names of the cases: each trains a recipe, in a fork or a new interpreter, or a study."""
+    """Return the names of the cases: each trains a recipe in a fork, a recipe in a new interpreter, or a study."""
     rounds = max(1, round(2 * times))
     return [f"{what}-{n}" for n in range(rounds) for what in (*RECIPES, "looped-fresh", "study", "study-child")]
 

@@ -1,5 +1,5 @@
-"""Races: several processes train in one folder at once, also after all were killed. One of them must train, and the log
-must be intact."""
+"""Races: several processes train in one folder simultaneously, in some cases after other processes were killed there.
+One of them must train, and the log must be intact."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ PROCESS_COUNT = 4
 
 
 def list_cases(times: float) -> list[str]:
-    """Return the names of the cases: processes start at once, start after kills, or wait for each other."""
+    """Return the names of the cases: processes start simultaneously, start after others were killed, or wait for each
+    other."""
     kinds = ("once", "killed", "waiting")
     return [f"{kinds[n % 3]}-{[*RECIPES][n % len(RECIPES)]}-{n}" for n in range(max(2, round(20 * times)))]
 

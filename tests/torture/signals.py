@@ -1,8 +1,8 @@
-"""Stop signals that arrive early or late: in a training process, the parent of several, one of its children, a study,
-or a process that asks a language model.
+"""Stop signals that arrive early or late: in a training process, the parent of several training processes, one of its
+children, a study, or a process that asks a language model.
 
-The process must end with the documented status, in one line, with nothing left running; the same command must then
-continue.
+The process must end with the documented status and at most one line of errors, and leave no process running. The same
+command must then continue.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _build_command(target: str, folder: Path, server: Endpoint | None) -> list[s
 
 
 def _wait_for_work(target: str, child: Child, folder: Path, rng: random.Random) -> None:
-    """Wait until there is a checkpoint or a reply, then for a random time."""
+    """Wait until there is a checkpoint or a reply, and then for a random time."""
     wanted = {"ask": "runs/*/replies.jsonl", "reproduce": "runs/*/metrics.jsonl"}.get(target, "runs/*/state.pt")
     while child.poll() is None and not any(folder.glob(wanted)):
         time.sleep(0.01)
