@@ -2,8 +2,8 @@
 twice as fast as the plain loop (plain.py), with equal answers.
 
 The package groups rows of similar length, and stops each row when no rule can change its answer. The plain loop runs
-all rows for the longest row's loops, and computes logits at all positions after each loop. For comparison, it is also
-measured on one length at a time, without padding.
+all rows for the largest number of loops in the batch, and computes logits at all positions after each loop. For
+comparison, the plain loop is also measured on one length at a time, without padding.
 """
 
 import statistics
@@ -38,7 +38,7 @@ def predict_with_package(weights: Weights, problems: Problems, rule: Stopping) -
 
 @torch.no_grad()
 def predict_mixed_lengths(weights: Weights, problems: Problems, rule: Stopping) -> Tensor:
-    """Return the plain loop's predictions "b s", with rows of all lengths in a batch."""
+    """Return the plain loop's predictions "b s", with rows of all lengths in one batch."""
     model, recipe, found = weights.model, weights.recipe, []
     assert isinstance(model, TransformerModel)
     for start in range(0, len(problems), ROWS):

@@ -1,5 +1,5 @@
-"""Helpers of all benchmarks. With ``--quick``, a script runs in about a second on tiny sizes, and its figures mean
-nothing. A result is one line of JSON."""
+"""Helpers of all benchmarks. With ``--quick``, a script runs in about a second on tiny sizes, and its figures are
+meaningless. A result is one line of JSON."""
 
 import json
 import statistics
@@ -19,14 +19,14 @@ def print_result(bench: str, **result: Any) -> None:
 
 
 def measure_seconds(function: Callable[..., object], *arguments: object) -> float:
-    """Return the processor seconds of a call, on which other work on the machine has little effect."""
+    """Return a call's processor seconds, which other work on the machine changes little."""
     start = time.process_time()
     function(*arguments)
     return time.process_time() - start
 
 
 def summarize_ratios(ratios: Sequence[float], digits: int = 2) -> dict[str, Any]:
-    """Return the median of ratios, and the smallest and largest."""
+    """Return the median, the smallest and the largest of the ratios."""
     found = [round(function(ratios), digits) for function in (statistics.median, min, max)]
     return {"ratio": found[0], "spread": found[1:]}
 

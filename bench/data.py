@@ -1,6 +1,6 @@
 """Problems per second that one thread draws and writes as rows. Claims:
 
-- in batches of 1,024, at least 200k problems of parity and 100k of 20-digit decimal addition;
+- in batches of 1,024, at least 200k problems of parity and 100k of 20-digit decimal addition per second;
 - in batches of about a million positions, padding included, at least 50 times as many problems of each task as a
   straightforward generator that writes row by row in plain Python.
 
@@ -32,7 +32,7 @@ DrawPrompt = Callable[[random.Random], str]
 
 
 def draw_number(rng: random.Random, count: int, base: int = 10, leading_zeros: bool = False) -> str:
-    """Return a random number of ``count`` digits, least significant first; with ``leading_zeros``, they may occur."""
+    """Return a random number of ``count`` digits, least significant first; ``leading_zeros`` allows leading zeros."""
     found = [str(rng.randrange(base)) for _ in range(count - 1)]
     return "".join([*found, str(rng.randrange(0 if leading_zeros or count == 1 else 1, base))])
 
@@ -81,7 +81,7 @@ TASKS: dict[str, tuple[Task, tuple[int, ...], Layout, DrawPrompt]] = {
 
 
 def measure_row_seconds(task: Task, sizes: tuple[int, ...], layout: Layout, batch: int) -> float:
-    """Return the package's seconds per row, the median of several batches."""
+    """Return the package's seconds per row, as the median over several batches."""
     sizes_of_rows = torch.tensor([sizes]).expand(batch, -1)
     taken = [
         measure_seconds(lambda step=step: layout.write(task.sample(sizes_of_rows, stream(0, "bench", step)), task))
@@ -91,8 +91,8 @@ def measure_row_seconds(task: Task, sizes: tuple[int, ...], layout: Layout, batc
 
 
 def write_batch_in_python(task: Task, layout: Layout, prompt: DrawPrompt, step: int) -> object:
-    """Return a batch written in plain Python, row by row: a prompt drawn by Python's ``random``, and its answer by the
-    reference, padded to tensors of tokens, targets and loss mask "b t"."""
+    """Write a batch row by row in plain Python, with prompts drawn by Python's ``random`` and answers by the reference.
+    Return tensors "b t" of tokens, targets and loss mask."""
     ids = {symbol: i for i, symbol in enumerate(layout.vocabs(task)[0].symbols)}
     end = ids["$"]
     rng, tokens, targets, loss_mask = random.Random(step), [], [], []

@@ -1,6 +1,7 @@
 """The processor time of rules that stop rows early, compared with a trace that runs every row and position to its limit
-and then chooses a loop. Both are measured in turns on the same problems. Claims: 12 times as fast on random sums of 100
-digits, 3.5 times on carry chains of 100 digits, 1.4 times on parity by weights that halt; equal answers.
+and then chooses a loop. Both are measured in turns on the same problems. Claims: answers are equal, and early stopping
+is 12 times as fast as the trace on random sums of 100 digits, 3.5 times on carry chains of 100 digits, and 1.4 times on
+parity by weights that halt.
 
 ``to_dropping`` compares early stopping with the trace that the package uses for rules that read all loops: this trace
 drops positions that the last loops do not need.

@@ -1,5 +1,5 @@
-"""Sampling of expressions of 8–30 characters with their values. Claim: the package draws 20 times as many per second as
-plain Python, which applies the grammar rule by rule. Neither removes duplicates."""
+"""Sampling of expressions of 8–30 characters with their values. Claim: the package draws 20 times as many expressions
+per second as plain Python, which applies the grammar rule by rule. Neither removes duplicates."""
 
 import random
 import re

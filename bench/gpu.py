@@ -1,18 +1,18 @@
-"""Checks and measurements that need a GPU and a quarter of an hour: ``make gpu``. The script writes a table, gpu.md,
-beside this file. Differences are relative to the largest value. The parts:
+"""Checks and measurements that need a GPU and a quarter of an hour. ``make gpu`` runs the script, which writes a table,
+gpu.md, beside this file. Differences are relative to the largest value. The parts:
 
 - same: each shipped model's loss and gradients in float32 differ from those on a CPU by at most 1e-3.
 - recorded: each shipped model's recorded steps (runners/graphs.py) give the plain runner's gradients within 1e-5, in
-  float32 and without dropout. In float64 its weights after 20 steps differ by at most 1e-9.
-- no reads: each model's whole training step runs while CUDA forbids the host to wait for it (sync debug mode).
+  float32 and without dropout. In float64 the model's weights after 20 steps differ by at most 1e-9.
+- no reads: each model's whole training step runs in CUDA's sync debug mode, which forbids the host to wait for the GPU.
 - resumes: three steps, a checkpoint, and three further steps give the weights of six steps, bit for bit.
 - scores: exact match of shipped weights at the training length differs from that on a CPU by at most 0.01.
 - learns: parity of up to 8 bits is learned to exact match 0.99, in fp32 and in bf16.
-- evaluated: milliseconds to answer a batch of published parity and addition, by replaying a recorded loop
-  (runners/loop_graphs.py) and by the plain runner; logits differ by at most 1e-3.
+- evaluated: milliseconds to answer a batch of the published recipes for parity and addition, by replaying a recorded
+  loop (runners/loop_graphs.py) and by the plain runner; logits differ by at most 1e-3.
 - captured: milliseconds of a recorded training step of published recipes, and seconds to record it.
-- peers: milliseconds of a step of published parity by layers of other libraries, and by a plain loop (plain.py), also
-  compiled in torch's mode for small steps (reduce-overhead).
+- peers: milliseconds of a step of published parity by layers of other libraries, by a plain loop (plain.py), and by
+  this loop compiled in torch's mode for small steps (reduce-overhead).
 - compiled: milliseconds of a step by the compiled runner, seconds to compile it, and the difference of its loss and
   gradients from the plain runner's, at most 1e-3 in fp32.
 - stacked: milliseconds of a recorded step of 16 stacked seeds of published parity in bf16: for all seeds, per seed, and
@@ -72,12 +72,12 @@ STACKED_SEEDS = 16  # of a stack
 
 
 def simplify(recipe: Recipe, **changes) -> Recipe:
-    """Return the recipe with fresh problems, without measurements and kept weights, and with these changes."""
+    """Return the recipe with these changes and fresh problems, without measurements; keep its last weights."""
     return replace(recipe, source=Fresh(), watch=Watch(), keep="last", **changes)
 
 
 def load_published_recipe(name: str, *, quick: bool, **changes) -> Recipe:
-    """Return a published recipe; with ``quick``, a small one of the same form."""
+    """Return a published recipe; with ``quick``, its model and batch are smaller."""
     recipe = simplify(catalog.find_recipe(name), **changes)
     small = ["batch=2", "model.width=16", *["model.heads=2"] * hasattr(recipe.model, "heads")]
     return recipe.change(small) if quick else recipe
@@ -96,7 +96,7 @@ def compute_loss_and_gradients(recipe: Recipe, runner: Runner, step: int) -> lis
 
 
 def compare_with_cpu(recipe: Recipe, device: torch.device) -> float:
-    """Return the relative difference of loss and gradients from those on a CPU."""
+    """Return the largest relative difference of loss and gradients from those on a CPU."""
     model, last = recipe.build().eval(), recipe.steps - 1  # without dropout, which other devices draw otherwise
     here = compute_loss_and_gradients(recipe, Plain(model), last)
     return compute_relative_difference(here, compute_loss_and_gradients(recipe, Plain(model.to(device)), last))
@@ -109,7 +109,7 @@ def compute_relative_difference(expected: list[torch.Tensor], actual: list[torch
 
 
 def runs_without_waits(recipe: Recipe, device: torch.device) -> bool:
-    """Return whether a step runs without the host waiting for the GPU, which makes CUDA raise an error here."""
+    """Return whether the host never waits for the GPU during a step; CUDA raises an error if it does."""
     trainee = Trainer(recipe, device)
     trainee.advance()  # the first one allocates
     if device.type != "cuda":
@@ -127,7 +127,7 @@ def runs_without_waits(recipe: Recipe, device: torch.device) -> bool:
 
 
 def compare_resumed_run(recipe: Recipe, device: torch.device, steps: int = 3) -> float:
-    """Return the relative difference of a resumed run's weights from an uninterrupted run's."""
+    """Return the largest relative difference of a resumed run's weights from an uninterrupted run's."""
     whole, first, second = (Trainer(recipe, device, graphs=True) for _ in range(3))
     with TemporaryDirectory() as folder, computation_settings(1):
         advance_by(whole, 2 * steps)
@@ -146,7 +146,7 @@ def advance_by(trainee: Trainer, steps: int) -> None:
 
 
 def compare_exact_match(name: str, device: torch.device, count: int) -> float:
-    """Return the exact match of shipped weights at the training length, minus that on a CPU."""
+    """Return the exact match of shipped weights at the training length on the device, minus that on a CPU."""
     recipe, models = load(name).recipe, [load(name, str(place)).model for place in (device, CPU)]
     sizes = recipe.sizes(recipe.lengths.top)
     here, on_cpu = (scores.measure_exact_match(model, recipe, sizes, count) for model in models)
@@ -163,7 +163,7 @@ def train_parity(device: torch.device, matmul: str, *, quick: bool) -> float:
 
 
 def measure_compiled(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
-    """Return milliseconds of a compiled step, seconds to compile it, and its difference from the plain runner's."""
+    """Return milliseconds of a compiled step, seconds to compile it, and its relative difference from a plain step."""
     recipe = load_published_recipe(name, quick=quick)
     found: dict[str, float | None] = {}
     for matmul in ("fp32",) if quick else ("fp32", "bf16"):
@@ -182,7 +182,7 @@ def measure_compiled(name: str, device: torch.device, *, quick: bool) -> dict[st
 
 
 def measure_recorded(recipe: Recipe, device: torch.device, *, quick: bool) -> dict[str, float | None]:
-    """Return the differences of recorded from plain steps: of gradients, and of weights after 20 steps in float64."""
+    """Return relative differences of recorded from plain steps: in gradients, and in weights after 20 float64 steps."""
     draws = {field.name for field in fields(recipe.model)} & {"dropout", "noise"}
     recipe = replace(recipe, model=replace(recipe.model, **dict.fromkeys(draws, 0.0)))
     if recipe.objective.takes_several_steps:  # they are not recorded
@@ -217,7 +217,8 @@ def compute_overall_difference(expected: list[torch.Tensor], actual: list[torch.
 
 @torch.no_grad()
 def measure_evaluation(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
-    """Return milliseconds of a pass without gradients at the top length, recorded and plain, and their difference."""
+    """Return milliseconds of a pass without gradients at the top length, with the plain runner and with recorded loops,
+    and the largest relative difference of their logits."""
     recipe = load_published_recipe(name, quick=quick)
     problems = data.draw_recipe_problems(recipe, recipe.lengths.top, 4 if quick else 1000, seed=0)
     batch, model, found, logits = recipe.layout.write(problems, recipe.task), recipe.build().to(device).eval(), {}, {}
@@ -258,8 +259,9 @@ def measure_captured(name: str, device: torch.device, *, quick: bool) -> dict[st
 
 
 def measure_peers(name: str, device: torch.device, *, quick: bool) -> dict[str, float]:
-    """Return milliseconds of whole steps with AdamW, in fp32 and bf16: of a plain loop, compiled and not, and of layers
-    of other libraries. These layers have the same width and number of loops, and add the input in each loop."""
+    """Return milliseconds of whole steps with AdamW, in fp32 and bf16, by a plain loop with and without compilation and
+    by layers of other libraries. These layers have the same width and number of loops, and add the input in each
+    loop."""
     recipe = load_published_recipe(name, quick=quick)
     batch, loops = data.draw_batch(recipe, recipe.steps // 2)
     spec, most, model, found = recipe.model, int(loops.max()), recipe.build().to(device), {}
@@ -322,8 +324,8 @@ def build_library_layers(recipe: Recipe, device: torch.device) -> dict[str, nn.M
 
 
 def measure_stacked(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
-    """Return milliseconds of a recorded step of stacked seeds, per seed and of the host alone, seconds to record, and
-    the difference from the plain runner."""
+    """Return milliseconds of a recorded step of stacked seeds: in total, per seed, and for the host alone; also the
+    seconds to record it, and the relative difference from the plain runner."""
     recipe = load_published_recipe(name, quick=quick)
     found: dict[str, float | None] = {}
     for matmul, count in ("fp32", 2), ("bf16", 2 if quick else STACKED_SEEDS):
@@ -449,7 +451,7 @@ if __name__ == "__main__":
     asked = argparse.ArgumentParser()
     here = torch.cuda.is_available()
     asked.add_argument("--device", default="cpu" if QUICK and not here else "cuda")
-    asked.add_argument("--quick", action="store_true", help="try the script itself, on tiny sizes")
+    asked.add_argument("--quick", action="store_true", help="test the script on tiny sizes")
     asked.add_argument("--only", nargs="+", choices=PARTS)
     asked.add_argument("--of", nargs="+", default=(), help="measure only these recipes or weights")
     args = asked.parse_args()

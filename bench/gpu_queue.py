@@ -1,4 +1,4 @@
-"""Continue published training runs on any GPU, the most important first: ``make gpu-queue MINUTES=12``.
+"""Continue published training runs on any GPU, the most important first, with ``make gpu-queue MINUTES=12``.
 
 A check by ``gpu.py`` comes first and takes at most two minutes: it compares recorded steps with plain ones, and times a
 recorded step. Then unfinished published runs are trained in order, each from its checkpoint under ``--to`` (by default
@@ -59,7 +59,7 @@ def list_entries(*, quick: bool) -> Iterator[QueuedRun]:
 
 
 def convert_moments(run: Run, dtype: torch.dtype) -> None:
-    """Store the optimizer's moments in a run's checkpoint as numbers of this type."""
+    """Convert the optimizer's moments in a run's checkpoint to this type."""
     if (state := run.load_state()) is None:
         return
     for moments in state["optimizer"]["state"].values():
@@ -69,12 +69,12 @@ def convert_moments(run: Run, dtype: torch.dtype) -> None:
 
 
 def interrupt(*_: object) -> None:
-    """Stop a training run that has not yet begun to handle signals itself."""
+    """Raise Interrupted at a signal that arrives before training handles signals itself."""
     raise Interrupted("stopped before the first step")
 
 
 def stop_after(seconds: float) -> threading.Timer:
-    """Start a timer that sends SIGTERM after this many seconds: training saves a checkpoint and ends."""
+    """Start a timer that sends SIGTERM after this many seconds, so that training saves a checkpoint and ends."""
     timer = threading.Timer(max(0.0, seconds), os.kill, (os.getpid(), signal.SIGTERM))
     timer.daemon = True
     timer.start()
@@ -82,7 +82,7 @@ def stop_after(seconds: float) -> threading.Timer:
 
 
 def continue_training(entry: QueuedRun, folder: Path, device: str, seconds: float) -> dict:
-    """Train until the time is over or the run is done; return its step and seconds, and its checkpoint's size."""
+    """Train until the time is over or the run is done; return step, seconds taken and size of the checkpoint."""
     run = Run(folder, entry.recipe)
     convert_moments(run, torch.float32)
     before = signal.signal(signal.SIGTERM, interrupt)

@@ -1,6 +1,6 @@
 """The cost of an answer at each length, in processor time and in floating-point operations of matrix products, for the
-shipped weights of parity, stopped by the oracle and by confidence. No claim; time should grow like operations.
-``--out`` writes the figure."""
+shipped weights of parity with two stopping rules, the oracle and confidence. There is no claim, but time should grow as
+operations do. ``--out`` writes the figure."""
 
 import argparse
 import json
@@ -54,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, help="folder for length.json and length.png")
     parser.add_argument("--rows", type=Path, help="a length.json to draw again, instead of measuring")
-    parser.add_argument("--quick", action="store_true", help="try the script itself, on tiny sizes")
+    parser.add_argument("--quick", action="store_true", help="test the script on tiny sizes")
     args = parser.parse_args()
     if args.rows:
         costs: Costs = json.loads(args.rows.read_text())

@@ -1,6 +1,6 @@
 """Models as a user would build them from other libraries: stacks of layers applied once, and blocks in a loop with
-input injection, in which every row runs for the longest row's loops. Their sizes and amount of work are those of the
-package's models; weights and details (positions of norms, biases) differ."""
+input injection, in which every row runs for the batch's largest number of loops. Their sizes and amount of work are
+those of the package's models; weights and details (positions of norms, biases) differ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lengthwise.models.transformer import Transformer
 
 
 class LoopedModel(nn.Module):
-    """h ← norm(blocks(h + x)), from h = 0, for the longest row's loops."""
+    """A looped model, h ← norm(blocks(h + x)) from h = 0; all rows run for the batch's largest number of loops."""
 
     def __init__(self, blocks: nn.Module, spec: Transformer, symbol_count: int, answer_count: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """The memory and time that a study of 10,000 runs takes in the process that watches them. Claims: under 500 MB, under a
 second per run, and all runs are listed in under five seconds.
 
-Trainings are simulated by a cluster of 1,000 slots: each takes a second and leaves a copy of a real run's folder.
+A cluster of 1,000 slots simulates trainings: each training takes a second and leaves a copy of a real run's folder.
 Everything else is done by ``lengthwise train --seeds 10000 --on …``.
 """
 
@@ -35,7 +35,7 @@ FILES = ("metrics.jsonl", "scores.jsonl", "about.json", "model.safetensors")  # 
 
 @dataclass(frozen=True)
 class SimulatedLauncher(Launcher):
-    """A cluster in which nothing is computed."""
+    """Launches runs on a simulated cluster, which computes nothing."""
 
     slots: Size = SLOTS
     seconds: Positive = 1.0  # duration of a run
@@ -95,7 +95,7 @@ class SimulatedTraining(Job):
 
 
 class HiddenTerminal(io.StringIO):
-    """A stream that counts as a terminal, on which the live table is drawn, and drops its text."""
+    """A stream that drops its text and counts as a terminal, so that the live table is drawn."""
 
     def isatty(self):
         return True
@@ -146,7 +146,7 @@ def measure_study(runs, folder, slots=SLOTS, seconds=SECONDS):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("runs", nargs="?", type=int, default=RUNS)
-    parser.add_argument("--quick", action="store_true", help="try the script itself, on tiny sizes")
+    parser.add_argument("--quick", action="store_true", help="test the script on tiny sizes")
     runs = parser.parse_args().runs
     with tempfile.TemporaryDirectory() as folder:
         found = measure_study(runs, Path(folder))

@@ -15,8 +15,8 @@ from lengthwise.runners.cpu.pattern import get_attention
 
 
 def compute_plain_loss(model: TransformerModel, batch: Batch, loops: Tensor) -> Tensor:
-    """Return the loss after each row's own number of loops. Every row runs for the longest row's loops, logits are
-    computed at all positions after each loop, and each row's own loop is selected at the end."""
+    """Return the loss after each row's own number of loops. Every row runs for the batch's largest number of loops,
+    logits are computed at all positions after each loop, and each row's own loop is selected at the end."""
     logits_by_loop = torch.stack(compute_logits_by_loop(model, batch.inputs, int(loops.max())))
     logits = logits_by_loop[loops - 1, torch.arange(len(loops))]
     return F.cross_entropy(logits[batch.loss_mask], batch.targets[batch.loss_mask])

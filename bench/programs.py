@@ -1,6 +1,6 @@
 """The n-RASP-L programs. Claim: each program solves every problem in exactly T(n) rounds. There are 1,000 new problems
-of six tasks at each length 1–64 and at 200: addition in both digit orders, multiplication of one and of two bits by n
-bits."""
+of six tasks at each length 1–64 and at 200, with addition in both digit orders, and multiplication of one and of two
+bits by n bits."""
 
 import time
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
-"""Attention of small heads over short rows, forward and backward, on one thread. Claim: for the shapes for which the
-package uses runners/cpu/small_heads.py, it is at least 1.1 times as fast as torch's fused kernel.
+"""Attention of small heads over short rows, forward and backward, on one thread. Claim: runners/cpu/small_heads.py is
+at least 1.1 times as fast as torch's fused kernel, for all shapes for which the package uses it.
 
 ``shapes`` holds the ratio for each shape (rows × heads × positions × width of a head). ``dropout`` holds ratios with
 dropout and rotary encoding, for which the package always uses runners/cpu/small_heads.py.

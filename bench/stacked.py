@@ -1,9 +1,9 @@
-"""The time of a step of several seeds as one stack, compared with steps of the same seeds one after the other. Measured
-on one CPU thread, at three sizes of looped parity with lengths uniform in 1…20. No claim: the figures show when a stack
-pays on a CPU.
+"""The time of a step of several seeds as one stack, compared with steps of the same seeds one after the other. It is
+measured on one CPU thread, at three sizes of looped parity with lengths uniform in 1…20. There is no claim: the figures
+show when a stack saves time on a CPU.
 
 ``separate`` is the ratio of the time of separate steps to that of the stack. ``plainly`` is the same ratio if separate
-steps use the plain runner, which computes the same as the stack. Above 1 the stack is faster.
+steps use the plain runner, which computes the same as the stack. If a ratio is above 1, the stack is faster.
 """
 
 import statistics

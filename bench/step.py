@@ -1,8 +1,8 @@
 """A training step of looped models, forward and backward: rows stop when they are done, and padding is not computed.
 Claims, compared with the plain loop (plain.py), with lengths uniform in 1…20: 2.5 times as fast at the published size
-of parity and at the package's own sizes, 2.3 times at that of addition. Loss and gradients are equal to 1e-6 in
-float64. At the published size of addition, a step reaches at least half of this machine's rate of matrix products, and
-takes at most half of the plain loop's memory.
+of parity and at the package's own sizes, 2.3 times at the published size of addition. Loss and gradients are equal to
+1e-6 in float64. At the published size of addition, a step reaches at least half of this machine's rate of matrix
+products, and takes at most half of the plain loop's memory.
 
 ``bound`` is the ratio of the positions that the plain loop computes to those that the loss needs; positions that a
 model cannot tell apart count once. ``libraries`` is the ratio of the time of a step with blocks of other libraries in a
@@ -86,7 +86,8 @@ def measure_difference(name: str) -> float:
 
 def count_needed_work(spec: Transformer, batch: Batch, loops: Tensor) -> tuple[float, float]:
     """Return the floating-point operations of the matrix products that the loss of a step needs, without the readout,
-    and the positions that the plain loop computes per needed one. A multiply–add counts as two operations."""
+    and the number of positions that the plain loop computes per needed position. A multiply–add counts as two
+    operations."""
     times = count_useful_loops(spec, batch, loops).sum(1).double()
     seen = batch.inputs.padding_mask.sum(1)
     if reach := find_window_reach(spec):
@@ -102,7 +103,7 @@ def find_window_reach(spec: Transformer) -> int | None:
 
 
 def count_useful_loops(spec: Transformer, batch: Batch, loops: Tensor) -> Tensor:
-    """Return, for each position ("b t"), the number of loops in which its state can influence a supervised one."""
+    """Return, for each position ("b t"), the number of loops in which its state can influence a supervised position."""
     times = loops[:, None] * batch.inputs.padding_mask
     if spec.positions == (NoPE(),):  # these layouts are causal, so equal prefixes have equal states
         times[~mark_distinct_prefixes(batch, loops)] = 0
@@ -114,8 +115,7 @@ def count_useful_loops(spec: Transformer, batch: Batch, loops: Tensor) -> Tensor
 
 
 def mark_distinct_prefixes(batch: Batch, loops: Tensor) -> Tensor:
-    """Return a mask "b t" with one position per distinct prefix, in the row with the most loops; the first if
-    several."""
+    """Return a mask "b t" with one position per distinct prefix, in the first of its rows with the most loops."""
     order = loops.argsort(descending=True, stable=True)
     padding_mask = batch.inputs.padding_mask[order]
     which = index_unique_prefixes(batch.inputs.tokens[order], padding_mask.sum(1).cumsum(0).tolist(), [])
@@ -200,7 +200,7 @@ def main() -> None:
     torch.set_flush_denormal(True)
     parser = argparse.ArgumentParser()
     parser.add_argument("--memory", choices=LOSSES)
-    parser.add_argument("--quick", action="store_true", help="try the script itself, on tiny sizes")
+    parser.add_argument("--quick", action="store_true", help="test the script on tiny sizes")
     parser.add_argument("recipes", nargs="*", default=list(CLAIMS))
     args = parser.parse_args()
     if args.memory:
@@ -213,7 +213,7 @@ def main() -> None:
 
 
 def measure_memory_in_new_process(variant: str) -> int:
-    """Return ``measure_memory_growth`` in a new process, in which nothing was computed before."""
+    """Return the result of ``measure_memory_growth`` in a new process, in which nothing was computed before."""
     if QUICK:
         return measure_memory_growth(variant)
     return int(subprocess.check_output([sys.executable, __file__, "--memory", variant]))
