@@ -1,1 +1,1 @@
-"""Train several runs at once: local pool, Slurm, Ray, and sweeps."""
+"""Train several runs at once, on this machine, Slurm or Ray; and run sweeps."""

@@ -30,7 +30,7 @@ class Job(ABC):
 
     @abstractmethod
     def read_failure(self) -> str:
-        """Return why the ended command failed, in one line; empty if it succeeded."""
+        """Return why the ended command failed, in one line; an empty string if it succeeded."""
 
 
 class Executor(ABC):
@@ -50,7 +50,7 @@ class Executor(ABC):
 
 
 class Launcher(Config):
-    """The settings of an executor. Subclasses, one per kind of executor, are frozen dataclasses."""
+    """The settings from which an executor is built. Subclasses, one per kind of executor, are frozen dataclasses."""
 
     @abstractmethod
     def build_executor(self, jobs: int) -> Executor:
@@ -70,7 +70,7 @@ class Launcher(Config):
 
 @dataclass(frozen=True)
 class Local(Launcher):
-    """Processes on this machine, which end together with the process that started them."""
+    """Launches runs as processes on this machine, which end together with the process that started them."""
 
     def build_executor(self, jobs: int) -> Executor:
         return _LocalExecutor(jobs)
@@ -154,7 +154,7 @@ def split_message(error: Exception) -> list[str]:
 
 
 def extract_failure_reason(stderr: bytes, status: int) -> str:
-    """Return why a command failed: the last line of its standard error; empty if its exit status is 0."""
+    """Return why a command failed: the last line of its standard error; "" if its exit status is 0."""
     text = stderr.decode(errors="replace").strip()
     reason = text.splitlines()[-1].removeprefix("lengthwise: ") if text else f"exit {status}"
     return reason if status else ""

@@ -110,8 +110,8 @@ def show_progress(
     quiet: bool = False,
     extra_display: Callable[[], RenderableType] = Text,
 ) -> None:
-    """Poll the pool until all runs are done, and show their progress with ``extra_display`` below. If the output is not
-    a terminal, print the progress every ``LOG_SECONDS``."""
+    """Poll the pool until all runs are done, and show their progress, with ``extra_display`` below it. If the output is
+    not a terminal, print the progress every ``LOG_SECONDS``."""
     shortest = 0.0 if console.is_terminal else LOG_SECONDS  # seconds between updates
     next_line = time.monotonic() + shortest
     with Live(console=console, auto_refresh=False, transient=True) if not quiet else nullcontext() as live:

@@ -22,7 +22,7 @@ POLL_SECONDS = 1.0  # seconds between polls of the tasks
 
 @dataclass(frozen=True)
 class Ray(Launcher):
-    """Tasks of a Ray cluster."""
+    """Launches each run as a task on a Ray cluster."""
 
     address: OneLine = ""  # a cluster; empty: RAY_ADDRESS, a cluster on this machine, or a new one for this command
     cpus: Size = 1  # CPUs per run
@@ -56,7 +56,7 @@ def _join_cluster(address: str) -> Any:
     try:
         ray.init(address or None, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise UsageError(f"Ray: no cluster answers ({split_message(error)[0]})") from None
+        raise UsageError(f"Ray: no cluster answers ({split_message(error)[0]}); check its address") from None
     finally:
         signal.signal(signal.SIGTERM, handler)  # Ray installs its own handler
     return ray
@@ -105,7 +105,7 @@ class TrainingKilled(Exception):
 
 def run_training(arguments: list[str], folder: str) -> str:
     """Run ``lengthwise`` with these arguments in a process that ends together with the task. Return why the command
-    failed, empty if it succeeded. Raises TrainingKilled if a signal killed the process."""
+    failed; an empty string if it succeeded. Raises TrainingKilled if a signal killed the process."""
     os.chdir(folder)
     process = Process([*LENGTHWISE_COMMAND, *arguments])
     try:

@@ -56,7 +56,7 @@ class Axis:
         return Axis(path, tuple(dict.fromkeys(part.strip() for part in parts))) if len(parts) > 1 else None
 
     def space_evenly(self, count: int) -> tuple[str, ...]:
-        """Return ``count`` evenly spaced values, as text, both ends of the range included."""
+        """Return ``count`` evenly spaced values as text, including both ends of the range."""
         if not 2 <= count <= MAX_POINTS:
             raise UsageError(f"{self.path}: a range has 2 to {MAX_POINTS} points, not {count}")
         low, high = (math.log(end) if self.log else end for end in (self.low, self.high))
@@ -83,12 +83,12 @@ def parse_axes(words: Iterable[str]) -> tuple[list[Axis], list[str]]:
         example = "model.width=32,64, or a range, as in optimizer.rate=1e-3..1e-2:log"
         raise UsageError(f"nothing varies: write several values, as in {example}")
     if len({axis.path for axis in axes}) < len(axes):
-        raise UsageError("vary each field only once")
+        raise UsageError("a field is varied twice: vary each field only once")
     for axis in axes:
         if axis.path == "name":
-            raise UsageError("name: a name does not change training")
+            raise UsageError("name cannot be varied, because a name does not change training")
         if axis.path.rpartition(".")[2] in SEED_FIELDS:
-            raise UsageError(f"{axis.path}: a seed is not chosen: --seeds 3 compares the means of three seeds")
+            raise UsageError(f"{axis.path} cannot be varied: do not choose a seed; average with --seeds 3")
     return axes, [word for word, axis in found if not axis]
 
 
@@ -130,7 +130,7 @@ class Search:
             trials = len(self.study.trials)
         except Exception as error:  # Optuna does not validate entries
             message = f"{path}: Optuna cannot read it ({type(error).__name__}: {format_error(error)})"
-            raise UsageError(f"{message}; delete {path.name} to restart the search: trained runs are kept") from None
+            raise UsageError(f"{message}; delete {path.name} to restart the search (trained runs are kept)") from None
         # A resumed search must not suggest its first trials again.
         self.study.sampler = self.library.samplers.TPESampler(seed=derive_seed(seed, trials) % 2**32)
 
@@ -166,7 +166,7 @@ class Search:
         return [point for number, point in enumerate(tried) if point not in tried[:number]]
 
     def should_continue(self, trial: Any, seeds: int, exact: float) -> bool:
-        """Report a trial's exact match after ``seeds`` seeds, and return False if it is below the median of trials."""
+        """Report a trial's exact match after ``seeds`` seeds to Optuna; return False if below the trials' median."""
         with warnings.catch_warnings(action="ignore"):  # a killed command may already have reported it
             trial.report(exact, seeds)
         return not trial.should_prune()

@@ -24,7 +24,7 @@ MAX_RESUBMITS = 3  # maximum number of times that a lost job, e.g. one out of me
 
 @dataclass(frozen=True)
 class Slurm(Launcher):
-    """Jobs of a Slurm cluster, submitted as arrays."""
+    """Launches runs as jobs of a Slurm cluster, submitted as arrays."""
 
     partition: OneLine = ""  # name of a partition; empty: the cluster's default
     minutes: Annotated[int, Range(5)] = 60  # time limit per job, saving included; longer runs resume in a new job
@@ -37,7 +37,7 @@ class Slurm(Launcher):
     def check(self) -> None:
         _import_submitit()
         if not shutil.which("sbatch") or not shutil.which("srun"):
-            raise UsageError("Slurm's commands sbatch and srun are not installed")
+            raise UsageError("Slurm's commands sbatch and srun are not installed; train on a machine of the cluster")
 
     def build_executor(self, jobs: int) -> Executor:
         self.check()
@@ -120,7 +120,7 @@ class TrainingJob:
         self.process: subprocess.Popen[bytes] | None = None
 
     def __call__(self) -> str:
-        """Run the command, and return why it failed; empty if it succeeded."""
+        """Run the command, and return why it failed; an empty string if it succeeded."""
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         self.process = subprocess.Popen(self.command, env=environment, **pipes)

@@ -63,7 +63,7 @@ class Runner(ABC):
             yield k, rows, logits
 
     def steps(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, movement: bool = False) -> Steps:
-        """Yield a ``Step`` after each loop, for evaluation. With ``movement``, a step says how far each state moved.
+        """Yield a ``Step`` after each loop, for evaluation. With ``movement``, steps include how far states moved.
 
         After a step, ``send`` a mask "r" of its rows that continue; other rows are no longer computed.
         """

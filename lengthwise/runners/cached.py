@@ -1,6 +1,6 @@
 """Decode with a cache, so that each position is computed once, not again for every new token.
 
-Causal models with a method ``step`` are supported, and causal transformers whose mixers can decode. A causal model's
+Causal models with a method ``step`` and causal transformers whose mixers can decode are supported. A causal model's
 states do not depend on later positions, so the cache does not change results. For each loop, the cache keeps a
 transformer's keys and values, and the states of recurrent models and mixers.
 """
@@ -56,7 +56,7 @@ class Cache:
         return mixed
 
     def get_current_entry(self) -> Any:
-        """Return the entry of the current call; None if it has stored no positions yet."""
+        """Return the entry of the current call; None if no positions are stored yet."""
         return self.entries[self.next_call] if self.next_call < len(self.entries) else None
 
     def _store(self, value: Any) -> None:

@@ -34,7 +34,7 @@ MAX_SHAPES = 1000  # largest number of compiled shapes; torch's default is 8
 
 
 class Compiled(support.SpecializedRunner):
-    """The compiled runner of ``TransformerModel``, which advances all rows at all positions: few shapes occur."""
+    """The compiled runner of ``TransformerModel``. It advances all rows at all positions, so that few shapes occur."""
 
     model: TransformerModel
     model_type, part_types, devices = TransformerModel, PART_TYPES, ("cpu", "cuda")

@@ -10,7 +10,7 @@ operations at once. It repeats the same operations on the same memory, so Python
 
 The forward pass is one graph, the backward pass another. The objective, which may be any function of the logits, runs
 between them: a few operations, launched while the GPU computes. Random numbers come from torch's generators, which are
-seeded before each step; with padding, dropout and noise draw different numbers from the plain runner's.
+seeded before each step; if rows are padded, dropout and noise differ from the plain runner's.
 
 On a CPU the same steps run on the same buffers without capture, and tests compare them with the plain runner.
 """
@@ -200,7 +200,7 @@ class Graphs(Runner):
             weight.grad = gradient
 
     def list_gradient_pairs(self, weight_number: int) -> Iterable[tuple[Tensor, Tensor]]:
-        """Return pairs of a parameter and the buffer of its gradient, for the weight of this number."""
+        """Return pairs of a parameter and the buffer of its gradient, for the weight with this number."""
         return [(self.weights[weight_number], self.gradients[weight_number])]
 
     def build_function(self, key: RecordingKey) -> Callable[[Inputs, Bool[Tensor, "k b"]], Tensor]:
@@ -345,8 +345,8 @@ class UnrolledLoops(nn.Module):
 
 @dataclass(frozen=True)
 class _GuardedInputs(CopiedInputs):
-    """Inputs of a user's model, which must not read their values on the CPU: a recording repeats the same operations
-    for other values, so a model must not choose operations by values."""
+    """Inputs that raise ValueError if a user's model reads their values on the CPU. A recording repeats the same
+    operations for other values, so a model must not choose operations by values."""
 
     @property
     def host(self) -> Inputs:

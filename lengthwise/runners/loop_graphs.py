@@ -100,7 +100,7 @@ class RecordedLoop:
         self._write(self.model.advance(self.state, self.context))
 
     def _write(self, state: State) -> None:
-        """Copy a state into the buffer. Raises ValueError if it does not fit."""
+        """Copy a state into the buffer. Raises ValueError if the state does not fit."""
         for buffer, value in zip(tree_leaves(self.state), tree_leaves(state), strict=True):
             if not isinstance(buffer, Tensor):
                 if buffer != value:

@@ -89,7 +89,7 @@ class Plain(Runner):
     """Advances the running rows, at all positions, by calling the model's methods."""
 
     def unroll(self, inputs: Inputs, loops: RowLoops, **options: Any) -> LoopStates:
-        """Advance each row for its own number of loops, as ``unroll`` does."""
+        """Advance each row for its own number of loops, by this module's function ``unroll``."""
         return unroll(self.model, inputs, loops, **options)
 
     def last(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, no_grad_loops: int = 0) -> Logits:

@@ -1,5 +1,5 @@
-"""Compute several models of the same structure at once, with the plain runner's results: their weights are stacked, for
-torch.func.
+"""Compute several models of the same structure at once, by torch.func on their stacked weights. Results equal the plain
+runner's.
 
 Each model has its own rows. Rows are padded to the widest, and every model runs for the largest number of loops of all
 rows; finished rows keep their state. Neither padding nor further loops change a logit.
@@ -39,7 +39,7 @@ class Query:
     depths: tuple[int, ...] = ()  # depths of ``at_depths``
 
     def equals(self, other: Query) -> bool:
-        """Return whether both queries have the same answer, for equal inputs."""
+        """Return whether both queries have the same answer if their inputs are equal."""
         if (self.no_grad_loops, self.all_loops, self.depths) != (other.no_grad_loops, other.all_loops, other.depths):
             return False
         return torch.equal(self.loops, other.loops) and torch.equal(self.positions, other.positions)
@@ -55,7 +55,7 @@ class _QueryRunner(Runner):
 
     @abstractmethod
     def answer(self, query: Query) -> Answer:
-        """Return the result of ``last`` or ``at_depths``, or the list that ``each`` yields, for a query."""
+        """Return the answer to a query: the result of ``last`` or ``at_depths``, or a list of what ``each`` yields."""
 
     def last(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, no_grad_loops: int = 0) -> Logits:
         return self.answer(Query(inputs, loops, positions, no_grad_loops))
@@ -100,7 +100,7 @@ class QueryReplayer(_QueryRunner):
 
 
 def compute_answers(models: Sequence[Model], queries: Sequence[Query]) -> list[Answer]:
-    """Return each model's answer to its query, computed for all models together, equal to the plain runner's.
+    """Return each model's answer to its query, computed for all models together and equal to the plain runner's.
 
     All models must have the same structure, and all queries must have equal ``shared_properties`` and numbers of rows.
     Raises RuntimeError, as torch.func does, for a model that draws random numbers or branches on its inputs, and
@@ -203,7 +203,7 @@ def join_inputs(parts: Sequence[Inputs]) -> Inputs:
 
 
 def pad_and_join(parts: Sequence[Tensor]) -> Tensor:
-    """Concatenate rows, padded with zeros to the widest. This is faster than padding each part."""
+    """Concatenate rows, padded with zeros to the widest. Copying rows into zeros is faster than padding each part."""
     width = max(part.shape[1] for part in parts)
     joined = parts[0].new_zeros(len(parts), len(parts[0]), width)
     for target, part in zip(joined.unbind(), parts, strict=True):
@@ -212,7 +212,7 @@ def pad_and_join(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _select_logits(logits: Float[Tensor, "s r t v"], index: Sequence[tuple[Tensor, ...]]) -> list[Float[Tensor, "n v"]]:
-    """Return each model's logits at its pair of rows and positions in ``index``."""
+    """Return each model's logits at its rows and positions, which are a pair in ``index``."""
     counts = [len(row) for row, _ in index]
     model = torch.arange(len(index)).repeat_interleave(torch.tensor(counts))
     row, position = (torch.cat(parts) for parts in zip(*index, strict=True))

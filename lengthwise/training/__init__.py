@@ -1,1 +1,1 @@
-"""Training: the loop, one step, its cost, several seeds or processes at once."""
+"""Training: the loop, one step, its cost, and several seeds or processes at once."""

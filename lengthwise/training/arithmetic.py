@@ -19,7 +19,7 @@ Matmul = Literal["fp32", "tf32", "bf16"]
 def check_matmul(matmul: Matmul, device: torch.device) -> None:
     """Raise UsageError if the device does not support this precision of matrix products."""
     if matmul == "tf32" and device.type != "cuda":
-        raise UsageError(f"matmul: tf32 needs a CUDA device, and this is a {device.type}; use fp32 or bf16")
+        raise UsageError(f"matmul: tf32 needs a CUDA device, not {device.type}; use fp32 or bf16")
 
 
 def autocast(device: torch.device, matmul: Matmul) -> torch.autocast:
@@ -42,8 +42,8 @@ class Clock:
 def computation_settings(threads: int) -> Iterator[None]:
     """Run a ``with`` block with ``threads`` torch threads, 32-bit matrix products, and denormal numbers flushed to 0,
     since denormal gradients of tiny losses make CPU steps several times slower. Restore the settings at the end.
-    Contexts can be nested; if they overlap in several threads, the last that ends decides. Raises UsageError if
-    ``threads`` is below 1."""
+    Contexts can be nested; if they overlap in several threads, the context that ends last decides which settings
+    remain. Raises UsageError if ``threads`` is below 1."""
     if threads < 1:
         raise UsageError(f"threads must be 1 or more, not {threads}")
     with ExitStack() as restore:
@@ -90,7 +90,7 @@ def _set_tf32(*, tf32: bool) -> Iterator[None]:
 def catch_stop_signals() -> Iterator[Any]:
     """Yield a function that returns True after Ctrl-C, SIGTERM or SIGHUP, so that a step can finish first.
 
-    A second signal acts at once. Outside the main thread, Python cannot catch signals, and the function returns False.
+    A second signal acts as usual. Outside the main thread, Python cannot catch signals, and the function returns False.
     """
     received: list[int] = []
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}

@@ -20,13 +20,13 @@ from lengthwise.runs.run import FINAL_FILE, Run, find_weights_folder, load, read
 
 
 def build_checkpoint_to_send(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint for the first of several processes to send to the others: on the CPU, and without the best
+    """Return the checkpoint that the first of several processes sends to the others: on the CPU, and without the best
     weights, which only the first process keeps."""
     return tree_map_only(Tensor, Tensor.cpu, {**state, "best": {**state["best"], "weights": {}}})
 
 
 def continue_from(run: str | Path, recipe: Recipe) -> Recipe:
-    """Return the recipe for continuing to train ``run``: a run, shipped weights, or weights on the Hub. The
+    """Return ``recipe``, changed to continue from ``run``, which is a run, shipped weights, or weights on the Hub. The
     optimizer's state is used if the run kept it and both optimizers have the same type; otherwise only the weights are
     used.
 
@@ -56,13 +56,13 @@ def read_parent(parent: Parent) -> tuple[dict[str, Any], Recipe]:
     own = read_recipe(folder)
     found = Run(folder, own).load_state(FINAL_FILE) if parent.state else {"model": load(parent.run).model.state_dict()}
     if found is None or (digest := compute_state_digest(found)) != parent.digest:
-        changed = "its final.pt is gone" if found is None else f"they have the digest {digest}, not {parent.digest}"
-        raise UsageError(f"{parent.run}: not the weights that this run continues from: {changed}; restore them")
+        changed = "its final.pt is gone" if found is None else f"its digest is {digest}, not {parent.digest}"
+        raise UsageError(f"{parent.run} is no longer what this run continues from: {changed}; restore it")
     return found, own
 
 
 def compute_state_digest(state: Mapping[str, Any]) -> str:
-    """Return a hash, 16 hexadecimal digits, of the state that another run continues from. It is equal for states that
+    """Return a hash (16 hexadecimal digits) of the state that another run continues from. It is equal for states that
     are equal bit for bit."""
     digest = hashlib.blake2b(digest_size=8)
     parts = ("step", "passed", "model", "average", "optimizer")

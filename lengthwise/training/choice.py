@@ -48,7 +48,7 @@ class RunnerChoice:
         return None if self.graphs.find_obstacle() else self.graphs
 
     def describe(self, part_count: int) -> str:
-        """Return the runner's name and, for the plain runner, the reason."""
+        """Return the runner's name and, for the plain runner, the reason why no faster one was chosen."""
         if self.stack_runner_name:
             return self.stack_runner_name
         name = "Graphs" if self.choose_graphs(part_count) else cpu.describe_choice(self.model, self._runner_types())
@@ -56,7 +56,7 @@ class RunnerChoice:
 
     @property
     def compiles(self) -> bool:
-        """Whether a compiled runner was requested and supports the model."""
+        """True if a compiled runner was requested and supports the model."""
         return self.compile and cpu.find_compile_obstacle(self.model) is None
 
     def _choose_without_graphs(self) -> Runner:
@@ -97,7 +97,8 @@ class Bf16(Runner):
 
 @contextmanager
 def _use_bf16(model: Model) -> Iterator[None]:
-    """Compute matrix products in bfloat16. Raises UsageError if the CPU cannot, as for torch's LSTM without AVX-512."""
+    """Compute matrix products in bfloat16. Raises UsageError if the CPU does not support this, e.g. for torch's LSTM on
+    a CPU without AVX-512."""
     try:
         with autocast(get_device(model), "bf16"):
             yield
@@ -153,8 +154,8 @@ class MicroBatches(Runner):
 
 class ShardedRunner(Runner):
     """A runner for one of several processes: it runs this process's rows with another runner, and returns the logits of
-    all processes. Logits of other processes have no gradients. Raises UsageError for fewer rows than processes, and if
-    an objective uses ``model``, whose gradient would be added once per process."""
+    all processes. Logits of other processes have no gradients. Raises UsageError if there are fewer rows than
+    processes, or if an objective uses ``model``, whose gradient would be added once per process."""
 
     def __init__(self, runner: Runner, processes: Processes) -> None:
         self.runner, self.processes = runner, processes
@@ -188,7 +189,7 @@ class ShardedRunner(Runner):
 
     def _rows_of_process(self, loops: Int[Tensor, " b"]) -> Int[Tensor, " r"]:
         if len(loops) < self.processes.count:
-            raise UsageError(f"a batch of {len(loops)} rows is too few for {self.processes.count} processes")
+            raise UsageError(f"batch must be {self.processes.count} or more, a row per process, not {len(loops)}")
         return torch.arange(self.processes.rank, len(loops), self.processes.count)
 
     def _join_logits(

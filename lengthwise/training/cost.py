@@ -56,8 +56,8 @@ class Cost:
 
 
 def time_evaluation(recipe: Recipe) -> float:
-    """Return processor seconds of evaluating a trained model at the default lengths with the default number of
-    problems, scaled up from a few problems of the training length."""
+    """Return estimated processor seconds of evaluating a recipe's model at the default lengths with the default number
+    of problems, scaled up from a few problems of the training length."""
     sizes, rows = choose_default_sizes(recipe), 16
     top = find_nearest_size(recipe, recipe.lengths.top)
     with computation_settings(1):
@@ -69,7 +69,7 @@ def time_evaluation(recipe: Recipe) -> float:
 
 
 def describe_runner(recipe: Recipe, cost: Cost) -> str:
-    """Return the name of the runner that trains a recipe, and the reason."""
+    """Return the name of the runner that trains a recipe and, for the plain runner, the reason."""
     is_slow = cost.seconds > MAX_STEP_SECONDS
     return "not determined: a step takes too long" if is_slow else describe_choice(recipe.build())
 
@@ -155,8 +155,8 @@ def look_up_cost(recipe: Recipe) -> Cost:
 
 def measure_cost(recipe: Recipe, n_steps: int = 4, rows: int | None = None) -> Cost:
     """Measure the cost at ``n_steps`` evenly spaced steps of the training, since curricula make later steps more
-    expensive. With ``rows``, batches are smaller and results are scaled up, slightly too high. No step is run if its
-    estimate is above ``MAX_STEP_SECONDS``."""
+    expensive. With ``rows``, batches have only this number of rows; seconds and operations are then scaled up, and
+    slightly too high. No step is run if its estimate is above ``MAX_STEP_SECONDS``."""
     rows, estimate = min(rows or recipe.batch, recipe.batch), estimate_training(recipe)
     operations, seconds = count_operations(recipe, rows, n_steps), estimate.seconds / recipe.steps
     measured = seconds * rows / recipe.batch <= MAX_STEP_SECONDS

@@ -95,8 +95,8 @@ class ReplayedUpdate:
     def __call__(
         self, descents: Sequence[Descent], rate: float, averages: Sequence[EMA | None], gradients: Collection[Tensor]
     ) -> Logs:
-        """Take a step of each descent, and update its average, if there is one; return the values to log.
-        ``gradients`` are the tensors that stay at the same memory address."""
+        """Take a step of each descent, and update its average, if there is one; return the values to log. ``gradients``
+        are the gradients that keep their memory addresses in all steps."""
         fixed_addresses = {id(gradient) for gradient in gradients}
         started = all(average is None or average.n_averaged for average in averages)
         for descent in descents:

@@ -51,15 +51,15 @@ def train(
     """Train a recipe, resuming an earlier call if there is a checkpoint, and return its run.
 
     ``folder`` defaults to the recipe's folder among the runs; ``save_every`` is in seconds. On a CPU, a resumed run
-    equals an uninterrupted one bit for bit with the same ``threads``; small models train fastest on one thread.
-    ``track`` names trackers that get the metrics. With ``wait``, wait while another process trains this run. ``matmul``
-    is the precision of matrix products. With ``keep_state``, other runs can continue from the final state. With
-    ``compile``, torch compiles the loops of a model that ``runners.Compiled`` supports; on CUDA, other steps are
-    replayed as CUDA ``graphs``; if not, a note says why. Under torchrun, only the first process writes files.
+    equals an uninterrupted one bit for bit with the same ``threads``. Small models train fastest on one thread.
+    ``track`` lists trackers of the metrics. With ``wait``, wait while another process trains this run. ``matmul`` is
+    the precision of matrix products. With ``keep_state``, other runs can continue from the final state. With
+    ``compile``, torch compiles the loops of a model that ``runners.Compiled`` supports. On CUDA, other steps are
+    replayed as CUDA ``graphs``. If either fails, a note gives the reason. Under torchrun, only process 0 writes files.
 
-    Raises Interrupted at Ctrl-C, SIGTERM or SIGHUP, after saving; Diverged if the loss becomes NaN or infinite, keeping
-    the last finite checkpoint (with ``allow_divergence`` training continues, and rows contain null); and UsageError for
-    a leaking model, a missing device, a torch that cannot compile, another recipe's folder, or another process's run.
+    Raises Interrupted at Ctrl-C, SIGTERM or SIGHUP, after saving. Raises Diverged if the loss becomes NaN or infinite,
+    and keeps the last finite checkpoint (with ``allow_divergence``, training continues). Raises UsageError for a
+    leaking model, a missing device, a torch that cannot compile, another recipe's folder, or another process's run.
     """
     check_trackers(track)
     shown, target = progress or Progress(quiet=True), choose_device(device)
@@ -100,7 +100,7 @@ def train(
 
 
 def _train(trainer: Trainer, run: Run, progress: Progress, should_stop: Callable[[], bool], save_every: float) -> None:
-    """Train from the last checkpoint to the end. If training diverges, record it in the run's folder."""
+    """Train from the last checkpoint to the end. If training diverges, record the reason in the run's folder."""
     recipe = trainer.recipe
     run.clear_failure()
     for change in trainer.restore_checkpoint(run):
@@ -148,7 +148,7 @@ def _train_in_other_process(trainer: Trainer, folder: Path, should_stop: Callabl
 
 def prepare_steps(trainer: Trainer, progress: Progress, *, explain: bool = False) -> None:
     """Compile or record a step with the first batch's shapes, if the trainer compiles or records steps; with
-    ``explain``, tell the user why it does not. Raises UsageError if torch cannot compile."""
+    ``explain``, print the reason if it does not. Raises UsageError if torch cannot compile."""
     runners, name = trainer.runners, trainer.recipe.name
     if explain and runners.compile and trainer.processes.is_first:
         if reason := cpu.find_compile_obstacle(trainer.model):
@@ -175,8 +175,8 @@ def prepare_steps(trainer: Trainer, progress: Progress, *, explain: bool = False
 
 
 class Prefetcher:
-    """A source of a recipe's batches, of which a worker thread draws the next one in advance. Batches stay the same,
-    since they depend only on the recipe, the step and the number of exams passed."""
+    """A source of a recipe's batches; a worker thread draws the next batch in advance. Batches stay the same, since
+    they depend only on the recipe, the step and the number of exams passed."""
 
     def __init__(self, recipe: Recipe, worker: ThreadPoolExecutor) -> None:
         self.recipe, self.worker = recipe, worker
@@ -196,7 +196,7 @@ class Prefetcher:
 
 @contextmanager
 def prefetch_batches(trainers: Sequence[Trainer], *, on_any_device: bool = False) -> Iterator[None]:
-    """Prefetch batches in a thread during a ``with`` block; on a CPU, where this saves no time, ``on_any_device``."""
+    """Prefetch batches in a thread during a ``with`` block; for CPUs, which gain nothing, only if ``on_any_device``."""
     if trainers[0].device.type == "cpu" and not on_any_device:
         yield
         return

@@ -70,8 +70,8 @@ def train_stacked(
     Seeds whose checkpoints are behind catch up first. A resumed stack of the same seeds equals an uninterrupted one bit
     for bit on a CPU; with ``Mastery``, only if it was not killed between writing two seeds' checkpoints.
 
-    Raises Interrupted as ``train`` does, and UsageError also for recipes with other differences, and for a model that
-    cannot be stacked: one that draws random numbers in training, branches on its inputs, or changes its buffers.
+    Raises Interrupted as ``train`` does. Raises UsageError also for recipes with other differences, and for a model
+    that cannot be stacked because it draws random numbers in training, branches on its inputs, or changes its buffers.
     """
     check_trackers(track)
     shown, target = progress or Progress(quiet=True), choose_device(device)
@@ -124,7 +124,7 @@ def try_stacked_training(
     recipes: Sequence[Recipe], device: torch.device, matmul: Matmul = "fp32", *, graphs: bool = False
 ) -> str | None:
     """Train two of the seeds on a few rows at the first and the last step. Raises UsageError if they cannot be stacked.
-    If ``graphs`` are requested and cannot be recorded, returns the reason."""
+    Return the reason if ``graphs`` are requested and cannot be recorded."""
     trainers = [Trainer(shrink(recipe), device, matmul=matmul) for recipe in recipes[:2]]
     recording = RecordedSteps(trainers) if graphs else None
     if recording:
@@ -292,8 +292,8 @@ class RecordedSteps:
 def advance_together(trainers: Sequence[Trainer], recording: RecordedSteps | None = None) -> list[Trainer]:
     """Take a step with those trainers that have taken the fewest steps, and return these trainers.
 
-    Results of the other trainers are computed too, and discarded, so that shapes, and therefore the last bits, stay the
-    same if a run was killed between writing the checkpoints of two seeds.
+    Results of the other trainers are also computed, and then discarded. Shapes, and therefore the last bits, thus stay
+    the same if a run was killed between writing the checkpoints of two seeds.
     """
     step, models = min(trainer.step for trainer in trainers), [trainer.model for trainer in trainers]
     batches = [trainer.draw_batch(step) for trainer in trainers]
@@ -328,7 +328,7 @@ def _record_queries(
     compute_losses: Callable[[Sequence[Runner]], list[Loss]],
     recording: RecordedSteps | None,
 ) -> list[QueryRecorder]:
-    """Return a recorder per trainer, which holds its objective's calls of the runner."""
+    """Return, for each trainer, a recorder of the calls that its objective makes to the runner."""
     symbols = len(trainers[0].recipe.layout.vocabs(trainers[0].recipe.task)[1])
     recorders = [QueryRecorder(trainer.model, symbols) for trainer in trainers]
     models = [trainer.model for trainer in trainers]

@@ -67,7 +67,7 @@ class Trainer:
             estimate_model(recipe, TRAINING_NUMBERS).check(what)
         self.model = recipe.build().to(device).train()  # an external module may be in evaluation mode
         if not any(weight.requires_grad for weight in self.model.parameters()):
-            raise UsageError(f"{recipe.name}: the model has no trainable weights: set requires_grad in some")
+            raise UsageError(f"{recipe.name}: the model has no trainable weights: set requires_grad=True for some")
         self.average = EMA(self.model, recipe.ema) if recipe.ema else None
         self.optimizer = recipe.optimizer.build(self.model.parameters())
         self.descent = Descent(self.model, self.optimizer, recipe.clip)
@@ -200,7 +200,7 @@ class Trainer:
 
     @property
     def is_over(self) -> bool:
-        """Whether training has ended: at the last step, or after ``patience`` measurements without better weights."""
+        """True once training has ended: at the last step, or after ``patience`` measurements without better weights."""
         recipe, best = self.recipe, max(self.validator.best["step"], self.recipe.start)
         early = recipe.patience and self.step - best >= recipe.patience * recipe.watch.every
         return self.step >= recipe.steps or bool(early)
@@ -244,7 +244,7 @@ class Trainer:
         raise Diverged(f"{recipe.name}: the loss is not finite at step {self.step}; {before}; {advice}")
 
     def measure(self) -> dict[str, Any]:
-        """Measure the model as the recipe's ``watch`` says; return a row of metrics."""
+        """Measure the model as the recipe's ``watch`` specifies; return a row of metrics."""
         return self.validator.measure(self.model_to_evaluate(), self.step) | self.read_times()
 
     def read_times(self) -> dict[str, float]:
@@ -328,7 +328,7 @@ class Trainer:
         return [f"{self.recipe.name}: {note}" for note in notes]
 
     def _load_parent(self, parent: Parent) -> None:
-        """Load the weights of the run that this one continues from, or its whole state if the recipe says so."""
+        """Load the weights of the run that this one continues from, or its whole state if the recipe requests it."""
         provided, recipe = checkpoint.read_parent(parent)
         if not parent.state:
             self.model.load_state_dict(provided["model"])

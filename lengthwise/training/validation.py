@@ -15,9 +15,9 @@ from lengthwise.models import Model
 
 
 class Validator:
-    """Measures what the recipe's ``watch`` asks for. ``best`` holds the weights with the highest merit (the
-    earliest of equal ones), which is mean exact match if the recipe's ``keep`` is ``best``, and negative validation
-    loss if it is ``lowest-loss``; if ``keep`` is ``last``, ``best`` holds no weights."""
+    """Measures what the recipe's ``watch`` specifies. ``best`` holds the weights with the highest merit (the earliest
+    of equal ones), or none if the recipe's ``keep`` is ``last``. Merit is mean exact match if ``keep`` is ``best``, and
+    negative validation loss if ``keep`` is ``lowest-loss``."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe

@@ -1,7 +1,8 @@
-"""Faults while many runs train on a Slurm or a Ray cluster, each of two nodes on this machine. ``make cluster-test``
-sets the clusters up and takes them down.
+"""Tests of faults while many runs train on a Slurm or a Ray cluster, each of two nodes on this machine. ``make
+cluster-test`` sets the clusters up and takes them down.
 
-A node is killed, a job is preempted, or the watching command is interrupted. Weights equal uninterrupted runs'.
+A node is killed, a job is preempted, or the watching command is interrupted. The weights equal those of uninterrupted
+runs.
 """
 
 import contextlib

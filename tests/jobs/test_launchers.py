@@ -57,7 +57,7 @@ def test_an_error_without_a_message_is_named_by_its_class(monkeypatch):
     ],
 )
 def test_drawing_progress_takes_little_of_the_time(terminal, quiet, seconds, draw_count, monkeypatch):
-    """Simulate a minute of polls, in which each drawing takes ``seconds``."""
+    """Simulate a minute of polls, in which drawing the table takes ``seconds`` each time."""
     clock = Namespace(
         now=100.0, draw_count=0, monotonic=lambda: clock.now, sleep=lambda s: setattr(clock, "now", clock.now + s)
     )
@@ -107,7 +107,7 @@ class FakeRay:
 
 
 def test_tasks_of_ray_end_one_by_one_and_the_rest_are_cancelled(monkeypatch, tmp_path, capsys):
-    """A failed command gives its reason; a killed command is retried, and counts as lost. Ray's output is hidden."""
+    """A failed command's reason is reported; a killed one is retried, and counts as lost. Ray's output is hidden."""
     ray = FakeRay()
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.chdir(tmp_path)
@@ -191,8 +191,8 @@ def test_a_forecast_names_the_fastest_launcher(monkeypatch, tmp_path):
 
 
 class FakeLauncher(launchers.Executor):
-    """A launcher and its executor; ``ends`` holds each job's number of polls until it ends, and why it fails, if it
-    does."""
+    """A launcher and its executor; ``ends`` holds, for each job, the number of polls until it ends and, if it fails,
+    the reason."""
 
     def __init__(self, *ends):
         self.ends, self.submitted, self.stopped, self.most = iter(ends), [], None, 0

@@ -88,7 +88,7 @@ FAST_SPECS = {spec: name for spec, name in SHIPPED_SPECS.items() if not re.match
 
 @pytest.mark.parametrize("form", FAST_SPECS, ids=FAST_SPECS.values())
 def test_shipped_models_have_one_fast_runner(form):
-    """Each shipped model has exactly one fast runner. Without it, results would be equal, only slower."""
+    """Each shipped model has exactly one fast runner. If a model had none, only its speed would change."""
     model = cached_model(*form)
     assert len(list_supporting_runners(model)) == 1
     assert cpu.describe_choice(model) == type(cpu.choose_runner(model)).__name__ != "Plain"

@@ -59,7 +59,7 @@ def load_onnx(onnx_bytes):
 
 
 def test_the_commands_files_give_the_models_logits(tmp_path):
-    """The ONNX file is run by onnxruntime, and its metadata list the symbols of ids; the program is read by torch."""
+    """onnxruntime runs the ONNX file, whose metadata list the symbol of each id; torch reads the program."""
     files = tmp_path / "parity.onnx", tmp_path / "parity.pt2"
     done = command("export", "looped-parity", "--onnx", files[0], "--program", files[1], "--dtype", "float64",
                    "--quiet", "--json")  # fmt: skip

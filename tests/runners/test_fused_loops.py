@@ -72,7 +72,7 @@ def test_fused_loops_equal_separate_loops(rows, form, causal, has_padding, reads
 @pytest.mark.parametrize("reads_last_positions", [True, False])
 @pytest.mark.parametrize("symbol_count", [1, 2, 3])
 def test_rows_are_fused_in_groups(symbol_count, reads_last_positions, monkeypatch):
-    """Many rows are split into groups, each with its own width and its own numbers of equal prefixes."""
+    """Many rows are split into groups, each with its own width and its own numbering of distinct prefixes."""
     monkeypatch.setattr(pattern, "MIN_ROWS", 3)
     monkeypatch.setattr(pattern, "MIN_HEADS", 8)
     inputs = build_inputs([12, 3, 7, 12, 11, 4, 9, 2, 1, 5], symbol_count)

@@ -274,7 +274,7 @@ def test_recordings_are_freed_when_memory_runs_out(monkeypatch):
 
 @pytest.mark.parametrize("folder", ["cache", "x" * 300], ids=["writable", "invalid"])
 def test_the_faster_attention_is_measured_and_cached(folder, monkeypatch, tmp_path):
-    """A cache that cannot be read or written is ignored. Matrix products are faster here up to 24 positions."""
+    """A cache that cannot be read or written is ignored. Simulated matrix products are faster up to 24 positions."""
     monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path / folder))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "GPU")
     times = []

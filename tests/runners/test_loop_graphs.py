@@ -46,8 +46,8 @@ def recordings(monkeypatch):
 
 
 def collect_logits(runner, inputs, *, movement=False):
-    """Return the logits after the last loop. Add, for each loop of a pass in which rows stop early, logits, row numbers
-    and, if requested, movement."""
+    """Return the logits after the last loop, followed by the logits, row numbers and (if requested) movement of each
+    loop of a pass in which rows stop early."""
     positions = inputs.padding_mask & (torch.arange(inputs.tokens.shape[1]) % 3 != 1)
     read, stay = [runner.last(inputs, LOOPS, positions)], None
     steps = runner.steps(inputs, LOOPS, positions, movement=movement)

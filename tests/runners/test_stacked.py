@@ -151,7 +151,7 @@ def test_an_objective_that_runs_the_model_itself_is_stacked():
 
 
 def test_a_step_of_a_stack_reads_nothing_from_the_device(monkeypatch):
-    """A recorded step does not read from the device either."""
+    """Neither recorded nor unrecorded steps read from the device."""
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())  # no meta device
     together = [build_meta_trainer(recipe) for recipe in vary_seeds(build_small_recipe("looped-parity"), 2)]
     recorded = RecordedSteps(together)

@@ -157,8 +157,8 @@ def test_a_stack_resumes_bit_identically(monkeypatch, tmp_path):
 
 
 def test_a_stack_is_recorded_again_after_a_seed_leaves(monkeypatch):
-    """A stack is also recorded again after weights were moved in memory. Its weights equal those of unrecorded
-    steps."""
+    """A stack is recorded again after a seed leaves, and after weights have moved in memory. Its weights equal those of
+    unrecorded steps."""
     monkeypatch.setattr(Trainer, "log", lambda self, run: [])
     stacks = [[Trainer(one, CPU) for one in vary_seeds(replace(PLAIN, clip=0.5), 3)] for _ in range(2)]
     stack = Stack([Member(None, one) for one in stacks[0]], Progress(quiet=True), graphs=True)

@@ -1,4 +1,4 @@
-"""Behaviour on a GPU, tested without one: differences from a CPU, and that the host never waits in training.
+"""Tests of behaviour on a GPU, run without one: differences from a CPU, and steps in which the host never waits.
 
 The meta device stands in for a GPU. It computes nothing, so reading a number from it is an error; copies from it, and
 copies to it that make the host wait, are counted.
@@ -58,7 +58,7 @@ def test_only_copies_to_mps_are_blocking(device, is_asynchronous, monkeypatch):
 
 
 def test_recomputed_parts_draw_dropout_on_their_device(monkeypatch):
-    """Recomputed parts draw dropout again on their device: torch restores its generators for devices of arguments."""
+    """Recomputed parts draw dropout again on their device: torch restores the generators of its arguments' devices."""
     recipe = build_small_recipe("looped-parity")
     model, given = recipe.build().to(META_DEVICE), []
     monkeypatch.setattr(choice, "checkpoint", lambda function, *rest, use_reentrant: given.append(rest))
@@ -315,7 +315,7 @@ MAX_OPERATIONS = {
 @pytest.mark.usefixtures("no_type_checks")
 @pytest.mark.parametrize("name", [*(TRANSFORMER_RECIPES if LONG else FEW_RECIPES), "lstm-small", "retran-small"])
 def test_a_loop_takes_few_operations(name):
-    """A loop takes few operations, as most take a device less time than the host takes to launch them."""
+    """A loop takes few operations, because the host takes longer to launch most of them than a GPU to compute them."""
     recipe = build_small_recipe(name)
     model, (rows, loops), kind = recipe.build(), draw_batch(recipe, 0), type(recipe.model)
     with OperationCounter() as operations:
@@ -342,7 +342,7 @@ def test_bf16_gives_nearly_the_same_loss_and_gradient(name):
 @pytest.mark.usefixtures("no_type_checks")
 @pytest.mark.parametrize("mixer", list_parts("mixers"), ids=name_spec)
 def test_no_norm_of_a_mixer_gets_bf16_values_and_32_bit_weights(mixer):
-    """torch warns of this, by default once per process."""
+    """torch warns if a norm gets both, by default once per process."""
     recipe = build_small_recipe("settled-parity")
     recipe = replace(recipe, model=lw.Transformer(width=8, heads=2, mixer=mixer))
     torch.set_warn_always(True)

@@ -43,7 +43,8 @@ def have_equal_weights(first, second):
     ids=",".join,
 )
 def test_two_halves_of_a_training_equal_an_uninterrupted_training_bit_for_bit(changes, monkeypatch):
-    """The first half keeps its full state, and the rate is constant. The second half is also stopped and resumed."""
+    """The first half keeps its full state; the learning rate is constant. The second half is also stopped and
+    resumed."""
     recipe = replace(BASE, **changes)
     half = train(recipe, device="cpu", keep_state=True)
     whole = train(replace(recipe, steps=15), device="cpu")
@@ -64,7 +65,7 @@ def test_two_halves_of_a_training_equal_an_uninterrupted_training_bit_for_bit(ch
 
 
 def test_a_run_that_continues_after_an_early_end_reports_its_own_steps():
-    """At a rate of 0 no loss improves, so training ends at step 6, before its first report."""
+    """At a learning rate of 0, no loss improves, so training ends at step 6, before its first report."""
     watch = lw.Watch(every=3, validation=8)
     early = replace(BASE, steps=40, optimizer=lw.AdamW(rate=0), keep="lowest-loss", patience=1, watch=watch)
     run = train(early, device="cpu", keep_state=True)
@@ -114,7 +115,7 @@ def test_impossible_continuations_are_refused_in_one_line(tmp_path):
     recipe = continue_from(parent.folder, BASE.change(["steps=12"]))
     other = train(BASE.with_seed(3), device="cpu", keep_state=True)
     (parent.folder / FINAL_FILE).write_bytes((other.folder / FINAL_FILE).read_bytes())
-    with pytest.raises(lw.UsageError, match="not the weights that this run continues from: they have the digest"):
+    with pytest.raises(lw.UsageError, match="is no longer what this run continues from: its digest is"):
         train(recipe, device="cpu")
     (parent.folder / FINAL_FILE).unlink()
     with pytest.raises(lw.UsageError, match=r"final\.pt is gone"):

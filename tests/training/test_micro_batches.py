@@ -191,7 +191,7 @@ def test_the_gpu_with_the_fewest_jobs_is_chosen():
 
 
 def test_runs_are_spread_over_gpus(monkeypatch):
-    """Seven runs, four at a time, are spread over three GPUs, at most two on each; a device that is named is used."""
+    """Seven runs, four at a time, are spread over three GPUs, at most two on each; an explicit device is kept."""
     started = []
 
     def start_process(words, **_):

@@ -132,7 +132,7 @@ def test_each_process_draws_its_own_dropout():
 
 
 def test_fewer_rows_than_processes_are_refused():
-    with pytest.raises(UsageError, match="a batch of 2 rows is too few for 3 processes"):
+    with pytest.raises(UsageError, match="batch must be 3 or more, a row per process, not 2"):
         train_in_threads(replace(PLAIN, batch=2), 3, 1)
 
 

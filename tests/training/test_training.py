@@ -531,8 +531,8 @@ def test_rows_are_read_back_without_a_line_that_was_cut_short(tmp_path):
 
 
 def test_lamb_scales_each_layer_s_step_to_its_weights():
-    """The formula is algorithm 2 of You et al. 2020: a step, decay included, is scaled to a norm of the rate times the
-    norm of the weights, or the rate times 10 if the weights' norm is larger."""
+    """The formula is algorithm 2 of You et al. 2020. The norm of a step, decay included, is the rate times the norm of
+    the weights, or the rate times 10 if their norm is larger than 10."""
     weights = [torch.nn.Parameter(torch.tensor([3.0, 4.0, 0.0, 0.0]) * scale) for scale in (1, 100)]
     start = [weight.detach().clone() for weight in weights]
     lamb = lw.LAMB(rate=0.1, weight_decay=0.5)

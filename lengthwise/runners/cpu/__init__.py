@@ -1,8 +1,9 @@
 """Faster runners, and the choice between them and the plain runner.
 
-A runner supports a model only if it implements all of its parts: listed types, no hooks, no overridden methods, float32
-or float64 (see ``support``). All other models use the plain runner. Values and gradients equal the plain runner's up to
-rounding. ``LENGTHWISE_PLAIN=1`` in the environment, or ``with lengthwise.plain():``, turns all faster runners off.
+A runner supports a model only if it implements all parts of the model: listed types, no hooks, no overridden methods,
+float32 or float64 (see ``support``). All other models use the plain runner. Values and gradients equal the plain
+runner's up to rounding. ``LENGTHWISE_PLAIN=1`` in the environment, or ``with lengthwise.plain():``, turns all faster
+runners off.
 
 ``RUNNERS`` are for a CPU; ``Compiled`` is for any device, on request.
 """
@@ -48,8 +49,8 @@ def needs_plain_runner() -> bool:
 
 
 def choose_runner(model: Model, candidates: Sequence[RunnerType] = RUNNERS) -> Runner:
-    """Return the runner for a model: the first of ``candidates`` that supports its current state, else the plain
-    runner. Choose again after setting hooks, and between passes with and without gradients."""
+    """Return the runner for a model: the first of ``candidates`` that supports the model's current state, else the
+    plain runner. Choose again after setting hooks, and between passes with and without gradients."""
     if _PLAIN_ONLY.get():
         return Plain(model)
     plain = LoopGraphs if LoopGraphs.is_worthwhile(model) else Plain

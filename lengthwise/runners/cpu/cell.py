@@ -35,7 +35,7 @@ def step_cells(
 
 
 class _CellStep(torch.autograd.Function):
-    """One step of a cell; saves the gates after their nonlinearities."""
+    """One step of a cell as an autograd function, which saves the gates after their nonlinearities."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, long_state: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,8 +65,8 @@ def run_cell(cell: Cell, x: Float[Tensor, "d n"], row_counts: list[int]) -> Floa
 
 
 class _CellAlongRows(torch.autograd.Function):
-    """All steps of a cell, without the biases of output and short state. The tensors of a position are contiguous, with
-    rows as last axis."""
+    """All steps of a cell as an autograd function, without the biases of output and short state. The tensors of a
+    position are contiguous, with rows as last axis."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:

@@ -46,7 +46,7 @@ class _GELU(torch.autograd.Function):
 
 
 def gelu_forward(x: Float[Tensor, "*b d"]) -> tuple[Float[Tensor, "*b d"], Float[Tensor, "*b d"] | None]:
-    """Return GELU(x), and σ(1.6 x + 0.07 x³) for the backward pass: None if torch computed GELU(x)."""
+    """Return GELU(x), and σ(1.6 x + 0.07 x³) for the backward pass (None if torch computed GELU(x))."""
     if not _is_faster(x):
         return F.gelu(x, approximate="tanh"), None
     gate = torch.addcmul(_get_linear_coefficient(x.dtype), x, x, value=CUBIC_COEFFICIENT).mul_(x).sigmoid_()

@@ -154,7 +154,7 @@ class Packing(NamedTuple):
         return spread.index_put((row, position), x)
 
     def find_positions(self, positions: Bool[Tensor, "b t"]) -> Int[Tensor, " m"]:
-        """Return the indices, in packed order, of ``positions``, row by row; none may be padding."""
+        """Return the packed indices of ``positions``, row by row; no position may be padding."""
         row, position = positions.nonzero().unbind(1)
         rank = self.rows.argsort()  # index of each row in the order by length
         # Within a position, rows are in the order by length, so a token's offset there is its row's rank.

@@ -114,7 +114,7 @@ class SparseKeys:
 
 @dataclass(frozen=True, slots=True)
 class PaddedGroups:
-    """Groups of rows of about equal length, each padded to its longest row, with its ``AttentionContext``."""
+    """Groups of rows of about equal length; each group is padded to its longest row and has an ``AttentionContext``."""
 
     groups: list[tuple[Ragged, AttentionContext]]
 

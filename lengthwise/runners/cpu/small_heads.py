@@ -1,9 +1,9 @@
 """Softmax attention of small heads over short rows, for a CPU.
 
-Runners use it where ``is_worthwhile`` is true: for many heads of at most 8 coordinates, or dropout. On a CPU, torch's
-fused kernel computes heads one at a time, and does not support dropout. Here positions are the last axis, which makes
-each of a step's six matrix products two to four times as fast; the softmax uses powers of 2, twice as fast as exp.
-Results equal torch's up to rounding. If sums of weights leave a safe range, torch's softmax is used. See
+Runners use it where ``is_worthwhile`` is true: for many heads of at most 8 coordinates, or with dropout. On a CPU,
+torch's fused kernel computes heads one at a time, and does not support dropout. Here positions are the last axis, which
+makes each of a step's six matrix products two to four times as fast; the softmax uses powers of 2, which take half the
+time of exp. Results equal torch's up to rounding. If sums of weights leave a safe range, torch's softmax is used. See
 bench/small_heads.py.
 """
 
@@ -33,7 +33,7 @@ SAFE_SUM_RANGE = 2.0**-60, 2.0**60  # range of sums of weights in which late div
 
 def is_worthwhile(shape: tuple[int, int, int, int], dropout: float, min_heads: int = MIN_HEADS) -> bool:
     """Return whether this module is faster than torch for a ``shape`` (rows, positions, heads, width of a head). With
-    dropout, it always is."""
+    dropout, return True."""
     rows, positions, heads, size = shape
     return dropout > 0 or (size <= MAX_HEAD_WIDTH and rows * heads >= min_heads and positions >= MIN_POSITIONS)
 
@@ -122,9 +122,9 @@ def compute_attention_weights(
 ) -> tuple[Float[Tensor, "r t t"], Float[Tensor, "r 1 t"]]:
     """Return unnormalized attention weights of every query, and the factors that give them a sum of 1.
 
-    The factors are applied to the attention's output, which is smaller than the weights. Powers of 2 take a third of
-    the time of powers of e. The largest score is not subtracted first, which would double the time; if sums become too
-    large or too small, torch's softmax is used instead.
+    The factors are applied to the attention's output, which is smaller than the weights. Powers of 2 take half the time
+    of powers of e. Subtracting the largest score first would double the time; instead, torch's softmax is used if sums
+    become too large or too small.
     """
     scale = LOG2E * query.shape[1] ** -0.5
     weights = torch.baddbmm(bias, query.mT, key, alpha=scale).exp2_()
