@@ -240,7 +240,7 @@ def test_an_attack_that_has_no_time_for_one_problem_is_refused_with_an_estimate(
     done = command("attack", "looped-pairs", "--seconds", "1", "--lengths", "2000")
     line = r"lengthwise: one problem of size 2000 takes about \d+ s: allow more than 1 s, or attack shorter problems\n"
     assert done.returncode == 2 and re.fullmatch(line, done.stderr)
-    with pytest.raises(lw.UsageError, match="seconds above 0"):
+    with pytest.raises(lw.UsageError, match="seconds must be above 0"):
         attack(train_briefly(PARITY), seconds=0)
 
 

@@ -45,5 +45,5 @@ def test_a_final_answer_is_scored_apart_from_its_scratchpad(layout, copying, tmp
     assert scores[0].row()["final"] == scores[0].final and "final part" in str(scores)
     (plain,) = lw.evaluate(WrongScratchpad(copying), [8], task=lw.File(path), layout=layout, samples=18)
     assert plain.final is None and "final" not in plain.row()
-    with pytest.raises(lw.UsageError, match="final_after=;: no answer has this symbol"):
+    with pytest.raises(lw.UsageError, match="final_after=;: no answer contains this symbol"):
         lw.File(path, final_after=";")

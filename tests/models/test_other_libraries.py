@@ -212,4 +212,8 @@ def test_a_run_of_a_users_module_is_loaded_with_a_function_that_builds_it(tmp_pa
     assert missing.returncode == 2 and "def build() -> Sums" in missing.stderr and missing.stderr.count("\n") == 1
     (tmp_path / "own_sums.py").write_text(textwrap.dedent(BUILDER_CODE).replace("Sums(16)", "Sums(16, 2)"))
     other = command_in_fork(*asked, "--import", "own_sums", folder=tmp_path)
-    assert other.returncode == 2 and "narrow, wide" in other.stderr and "other layers or settings" in other.stderr
+    assert (
+        other.returncode == 2
+        and "narrow, wide" in other.stderr
+        and "differs from the trained one in layers or settings" in other.stderr
+    )

@@ -272,7 +272,10 @@ def test_check_names_the_invalid_lines_of_grids_and_counts_words(tmp_path, capsy
             lw.File(str(path), grid=True)
         code, output = run_check(path, "--grid")
         assert code == 1 and f"line 2: {message}" in output
-    for words, message in (((path, "--grid", "--words"), "exclude each other"), (("json", "--grid"), "is for files")):
+    for words, message in (
+        ((path, "--grid", "--words"), "exclude each other"),
+        (("json", "--grid"), "applies only to files"),
+    ):
         code, output = run_check(*words)
         assert code == 2 and message in output
     texts = [("take the red one", "red one"), ("go left", "left"), ("go", "go")]

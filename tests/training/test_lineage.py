@@ -107,7 +107,7 @@ def test_the_schedule_restarts_in_a_continued_run():
 def test_impossible_continuations_are_refused_in_one_line(tmp_path):
     parent = train(BASE, device="cpu", keep_state=True)
     for changes, message in [
-        (["steps=7"], "must include the 7 steps .* write steps=14"),
+        (["steps=7"], "must include the 7 steps .* write e.g. steps=14"),
         (["steps=20", "model.width=16"], "do not fit this recipe's model"),
     ]:
         with pytest.raises(lw.UsageError, match=message):
