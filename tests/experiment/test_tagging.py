@@ -174,4 +174,4 @@ def test_a_layout_for_a_user_s_task_is_checked_on_that_task(monkeypatch):
     (of_its_name,) = lw.check(_OwnTaskLayout()).broken  # the only law that it breaks
     assert "starts with _" in of_its_name.failing_case
     monkeypatch.setattr(laws_of_layouts, "find_part_classes", lambda base: {})
-    assert any("no imported task of yours" in one.failing_case for one in lw.check(_OwnTaskLayout()).broken)
+    assert any("no task that you imported" in one.failing_case for one in lw.check(_OwnTaskLayout()).broken)
