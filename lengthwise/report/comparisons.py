@@ -384,15 +384,15 @@ class PooledComparison(PrintedTable):
         return ["exact match", "problems", "seeds", *marked], rows
 
     def title(self) -> str:
-        """Return a note on means, bands, differences and the training range."""
+        """Return a note on means, bands, differences, the training range and sizes that are not shown."""
         trained = " and ".join(sorted({format_size(curve.tops) for curve in self.curves}))
         parts = ["Mean over seeds; in brackets the worst and the best seed, for a single seed the 95 % interval."]
         if any(map(_have_intervals, self.differences.values())):
             parts += ["Differences of means: in brackets Welch's 95 % interval over seeds, not over problems."]
         single = list(dict.fromkeys(curve.label for curve in self.curves if len(curve.rows_by_seed) == 1))
-        if single and self.differences:
-            parts += [f"One seed, so no interval over seeds: {', '.join(single)}."]
-        return " ".join([*parts, f"Trained on up to {trained}."])
+        parts += [f"One seed, so no interval over seeds: {', '.join(single)}."] * bool(single and self.differences)
+        left_out = [f"{MAX_SIZE_COLUMNS} of {len(self.sizes)} sizes are shown."][: len(self.sizes) > MAX_SIZE_COLUMNS]
+        return " ".join([*parts, f"Trained on up to {trained}.", *left_out])
 
 
 def _have_intervals(differences: Mapping[Sizes, Difference]) -> bool:

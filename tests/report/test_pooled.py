@@ -105,3 +105,12 @@ def test_diverged_seeds_are_counted_and_recipes_without_scores_are_refused():
     lone.record_failure("not finite", DIVERGED)
     with pytest.raises(lw.UsageError, match=r"two-.*: no scores yet"):
         lw.compare(measured, [lone])
+
+
+def test_the_number_of_sizes_that_a_table_leaves_out_is_stated():
+    for count, note in ((8, ""), (10, " 8 of 10 sizes are shown.")):
+        scores = [(4 * n, 0.5) for n in range(1, count + 1)]
+        compared = lw.compare([build_run(recipe("one"), *scores)])
+        assert len(compared.table()[0]) == 3 + 8
+        assert compared.title().endswith(f"Trained on up to {recipe('one').lengths.top}.{note}")
+        assert compared.title() in compared.to_latex()
