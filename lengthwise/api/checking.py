@@ -18,6 +18,8 @@ from lengthwise.tasks.problem_file import PARTS, choose_form, list_errors, to_te
 from lengthwise.testing.laws import Findings, check_classes, check_part, check_recipes, check_studies
 from lengthwise.training.arithmetic import computation_settings
 
+MODULE_ADVICE = "a torch module is checked before it is trained or measured"
+
 
 def check(*definitions: fields.Config | type[fields.Config] | Study | ModuleType) -> Findings:
     """Test your own parts, recipes and studies against the laws of their kinds: a task's answers equal those of its
@@ -45,6 +47,8 @@ def _check_definition(definition: object) -> Findings:
         parts, recipes, studies = catalog.find_definitions(definition)
         if not (parts or recipes or studies):
             advice = "a part is a dataclass that subclasses e.g. lw.Task"
+            if any(isinstance(member, type) and issubclass(member, nn.Module) for member in vars(definition).values()):
+                advice = MODULE_ADVICE
             raise UsageError(f"{definition.__name__}: defines no part, recipe or study; {advice}")
         return Findings([*check_classes(parts), *check_recipes(recipes), *check_studies(studies)])
     if isinstance(definition, Recipe):
@@ -56,7 +60,7 @@ def _check_definition(definition: object) -> Findings:
     if isinstance(definition, fields.Config):
         return check_part(definition)
     kinds = "parts, recipes, studies, classes of parts and Python modules"
-    advice = "; a torch module is checked before it is trained or measured" * isinstance(definition, nn.Module)
+    advice = f"; {MODULE_ADVICE}" * isinstance(definition, nn.Module)
     raise UsageError(f"check takes {kinds}, not {type(definition).__name__}{advice}")
 
 

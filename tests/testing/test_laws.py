@@ -679,6 +679,13 @@ def test_a_name_without_a_module_of_parts_is_refused_in_one_line(name, message, 
     assert done.stderr.strip() == f"lengthwise: {message}"
 
 
+def test_a_file_with_a_torch_module_alone_states_when_modules_are_checked(tmp_path):
+    (tmp_path / "plain_net.py").write_text("from torch import nn\n\n\nclass Net(nn.Module):\n    pass\n")
+    done = run_check("plain_net", folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.strip().endswith("recipe or study; a torch module is checked before it is trained or measured")
+
+
 def test_a_file_of_an_unknown_kind_is_refused(tmp_path):
     (tmp_path / "problems.txt").write_text("1+1 2")
     error = run_check("problems.txt", folder=tmp_path).stderr.strip()
