@@ -42,7 +42,7 @@ FILL_MARK = re.compile(r"(<!-- fill: (\w+) ([^\n]*?) -->\n).*?(<!-- end -->)", r
 
 FILLERS = {
     "arms": exact_match.write_control_table,
-    "chosen": run_tables.write_examined_sizes,
+    "chosen": run_tables.write_selection_sizes,
     "claims": claims.write_claims,
     "command": run_tables.write_command,
     "costs": run_tables.write_cost_table,

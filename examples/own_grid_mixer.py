@@ -23,7 +23,7 @@ class NeighbourMaximum(lw.MixerSpec):
 class Neighbours(lw.Mixer):
     """The mixer of ``NeighbourMaximum``."""
 
-    sees_cells = True  # the context then has `cells`
+    needs_neighbour_index = True  # the context then has `neighbour_index`
 
     def __init__(self, width, biases):
         super().__init__()
@@ -32,7 +32,7 @@ class Neighbours(lw.Mixer):
     def forward(self, x, context, cache=None):  # (rows, cells, width) → the same
         row = torch.arange(len(x), device=x.device)[:, None, None]
         padded = F.pad(x, (0, 0, 0, 1))  # zeros at index `cells`: beyond the edge
-        near = padded[row, context.cells]  # rows × cells × 4 (above, below, left, right) × width
+        near = padded[row, context.neighbour_index]  # rows × cells × 4 (above, below, left, right) × width
         return self.out(torch.cat([x, near.amax(2)], -1))
 
 

@@ -65,7 +65,7 @@ def write_cost_table(folder: str) -> str:
     return "".join(lines)
 
 
-def write_examined_sizes(folder: str) -> str:
+def write_selection_sizes(folder: str) -> str:
     """Write a table of the sizes and problem sets on which the recipes of shipped weights were chosen."""
     rows = ["| weights | trained to | lengths looked at | problem sets |", "|---|---:|---|---|"]
     for weights in sorted(path.name for path in (ROOT / folder).iterdir()):

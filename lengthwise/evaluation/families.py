@@ -82,7 +82,7 @@ def count_family_samples(samples: int) -> int:
 
 
 def find_short_sizes(recipe: Recipe, samples: int = 100) -> list[int]:
-    """Return the shortest sizes: those that have few enough problems to measure all of them."""
+    """Return the smallest sizes, at which there are few enough problems to measure them all."""
     sizes: list[int] = []
     smallest = max(recipe.task.smallest, recipe.lengths.bottom)
     for size in recipe.task.listed_sizes or range(smallest, max(smallest, MAX_MULTIPLE * recipe.lengths.top) + 1):

@@ -151,8 +151,8 @@ class TransformerModel(Model):
         # The bias, whose size is the square of a row's length, is computed only for attention.
         if any(block.mixer.attends for block in self.blocks):
             attention = AttentionContext.build(self.encodings, inputs, causal=self.causal)
-        if any(block.mixer.sees_cells for block in self.blocks):
-            attention = attention._replace(cells=find_neighbouring_cells(inputs, causal=self.causal))
+        if any(block.mixer.needs_neighbour_index for block in self.blocks):
+            attention = attention._replace(neighbour_index=find_neighbouring_cells(inputs, causal=self.causal))
         return TransformerContext(self.embed_tokens(inputs.tokens, self.compute_position_vectors(inputs)), attention)
 
     def compute_position_vectors(self, inputs: Inputs) -> list[Float[Tensor, "b t d"]]:

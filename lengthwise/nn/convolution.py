@@ -59,16 +59,16 @@ class GridConvolutionMixer(Mixer):
     """The module of ``GridConvolution``. The layer ``out`` maps the concatenated states of a cell and its four
     neighbours to the output."""
 
-    sees_cells = True
+    needs_neighbour_index = True
 
     def __init__(self, width: int, *, biases: bool) -> None:
         super().__init__()
         self.out = nn.Linear(5 * width, width, bias=biases)
 
     def forward(self, x: Hidden, context: AttentionContext, cache: Any = None) -> Hidden:
-        assert context.cells is not None
+        assert context.neighbour_index is not None
         rows, count = x.shape[:2]
         padded = F.pad(x, (0, 0, 0, 1))  # zeros for cells that do not exist
         first = torch.arange(rows, device=x.device)[:, None, None] * (count + 1)
-        near = F.embedding(context.cells + first, padded.flatten(0, 1))
+        near = F.embedding(context.neighbour_index + first, padded.flatten(0, 1))
         return self.out(torch.cat([x, near.flatten(2)], -1))

@@ -32,8 +32,8 @@ class AttentionContext(NamedTuple):
     angles: Float[Tensor, "b t half"] | None = None  # rotation of queries and keys, in radians
     keys: Float[Tensor, "b t d"] | None = None  # added to queries and keys; coordinates of all heads
     # The positions of the cells above, below, left and right of each position; t if there is no such cell. Only mixers
-    # that set ``sees_cells`` need them.
-    cells: Int[Tensor, "b t 4"] | None = None
+    # that set ``needs_neighbour_index`` need them.
+    neighbour_index: Int[Tensor, "b t 4"] | None = None
 
     @staticmethod
     def build(encodings: Iterable[Encoding], inputs: Inputs, *, causal: bool) -> AttentionContext:
@@ -70,7 +70,7 @@ class Mixer(nn.Module, ABC):
     """Base class of token mixers, whose output is added to the residual stream."""
 
     attends: ClassVar[bool] = False  # True if it uses the bias, angles and keys of ``AttentionContext``
-    sees_cells: ClassVar[bool] = False  # True if it uses the neighbouring cells of ``AttentionContext``
+    needs_neighbour_index: ClassVar[bool] = False  # True if it uses the neighbouring cells of ``AttentionContext``
     caches: ClassVar[bool] = False  # True if ``forward`` stores its keys and values in its argument ``cache``
 
     @abstractmethod

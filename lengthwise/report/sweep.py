@@ -22,14 +22,14 @@ def rank_trials(trials: Sequence[Row]) -> list[Row]:
     return sorted(trials, key=lambda row: (-row["seeds"], -row["exact"], row["parameters"] or 0))
 
 
-def compute_importances(trials: Sequence[Row], ranges: Sequence[str]) -> list[Row]:
+def compute_importances(trials: Sequence[Row], range_paths: Sequence[str]) -> list[Row]:
     """Return a row per field that varied: the fraction of the variance of exact match that its values explain, and mean
-    exact match at each value. Values of the fields in ``ranges``, which a search draws from a range, are put into three
+    exact match at each value. Values of the fields in ``range_paths``, which a search draws from a range, are put into three
     bins of about equal counts. Equal values share a bin."""
     exact = [row["exact"] for row in trials]
     variance, mean, rows_of_fields = statistics.pvariance(exact), statistics.fmean(exact), []
     for path in trials[0]["values"]:
-        groups = (_bin_trials if path in ranges else _group_trials)(trials, path)
+        groups = (_bin_trials if path in range_paths else _group_trials)(trials, path)
         means = {value: statistics.fmean(group) for value, group in groups.items()}
         between = sum(len(groups[value]) * (means[value] - mean) ** 2 for value in groups) / len(exact)
         rows_of_fields.append({"field": path, "explains": between / variance if variance else 0.0, "exact": means})

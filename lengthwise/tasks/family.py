@@ -55,8 +55,8 @@ def choose_families(families: Sequence[Family], names: Sequence[str], task_name:
 
 @dataclass(frozen=True)
 class RowSampler:
-    """A sampler of rows of symbol ids below ``symbol_count``. Each method in ``patterns`` draws one family. Ids after a
-    row's end are arbitrary: the caller sets them to zero."""
+    """A sampler of rows of symbol ids below ``symbol_count``. Each method in ``patterns`` draws the rows of one
+    family. Ids after a row's end are arbitrary: the caller sets them to zero."""
 
     length: Int[Tensor, " b"]
     width: int  # columns of the rows

@@ -294,7 +294,7 @@ def refilled(letters: Tensor, actions: Tensor, sizes: Tensor) -> StackProgram:
 
 
 def alternating_push_pop(letters: Tensor, actions: Tensor, sizes: Tensor) -> StackProgram:
-    """One letter, then pushes and pops in turn."""
+    """One letter, then alternating pops and pushes."""
     return torch.ones_like(letters), torch.where(torch.arange(actions.shape[1]) % 2 == 0, POP, 2 + actions % 2)
 
 

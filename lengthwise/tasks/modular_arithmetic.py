@@ -64,7 +64,7 @@ def largest(numbers: Tensor, operations: Tensor, modulus: int, generator: Genera
 
 
 def one_number(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Expressions:
-    """Expressions that repeat one number other than zero and one operation: 3+3+3."""
+    """Expressions with the same nonzero number and the same operation throughout: 3+3+3."""
     return numbers[:, :1].clamp(min=1).expand_as(numbers), operations[:, :1].expand_as(operations)
 
 

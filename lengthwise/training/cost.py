@@ -56,8 +56,8 @@ class Cost:
 
 
 def time_evaluation(recipe: Recipe) -> float:
-    """Return estimated processor seconds of evaluating a recipe's model at the default lengths with the default number
-    of problems, scaled up from a few problems of the training length."""
+    """Estimate the CPU seconds of an evaluation at the default lengths with the default number of problems, from a few
+    problems of the training length."""
     sizes, rows = choose_default_sizes(recipe), 16
     top = find_nearest_size(recipe, recipe.lengths.top)
     with computation_settings(1):
