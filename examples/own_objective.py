@@ -11,13 +11,13 @@ import lengthwise as lw
 
 @dataclass(frozen=True)
 class StandStill(lw.Objective):
-    """The mean of two losses: after each row's own loops, and after ``more`` further loops."""
+    """The mean of two losses: after each row's own loops, and after ``further`` more loops."""
 
-    more: Annotated[int, lw.Range(1)] = 2
+    further: Annotated[int, lw.Range(1)] = 2
 
     def __call__(self, runner, batch, loops, generator):
         targets, losses = batch.targets[batch.loss_mask], []
-        for depth in (loops, loops + self.more):
+        for depth in (loops, loops + self.further):
             logits = runner.last(batch.inputs, depth, batch.loss_mask)  # (answer tokens of all rows, vocabulary)
             losses.append(F.cross_entropy(logits, targets.to(logits.device)))
         value = torch.stack(losses).mean()
@@ -33,5 +33,5 @@ def still_parity() -> lw.Recipe:
 if __name__ == "__main__":
     run = lw.train(still_parity())
     for more in (0, 2, 6):
-        scores = lw.evaluate(run, [8, 12], stopping=lw.Oracle(more=more))
+        scores = lw.evaluate(run, [8, 12], stopping=lw.Oracle(offset=more))
         print(f"{more} more loops:", *(f"{score.sizes[0]}: {score.exact:.2f}" for score in scores))

@@ -11,18 +11,18 @@ import lengthwise as lw
 class Confident(lw.Stopping):
     """Stop at the first loop whose answer has a mean probability per token of at least ``least``, or at the limit."""
 
-    least: Annotated[float, lw.Range(0, 1, "open")] = 0.99
+    threshold: Annotated[float, lw.Range(0, 1, "open")] = 0.99
     extra: Annotated[int, lw.Range(0)] = 20  # loops allowed beyond the planned ones
 
     def limit(self, planned):  # (rows) → (rows): the largest number of loops
         return planned + self.extra
 
     def done(self, trace, planned):  # → (rows): True where the row stops after the last loop of the trace
-        return trace.confidence[-1] >= math.log(self.least)
+        return trace.confidence[-1] >= math.log(self.threshold)
 
 
 if __name__ == "__main__":
-    for rule in (lw.Oracle(), Confident(), Confident(least=0.999)):
+    for rule in (lw.Oracle(), Confident(), Confident(threshold=0.999)):
         scores = lw.evaluate("looped-binary-sum", [10, 20, 30], samples=200, stopping=rule)
         shown = (f"{score.sizes[0]}: {score.exact:.2f} after {score.loops:.1f} loops" for score in scores)
         print(f"{rule.name:18}", *shown, sep="   ")

@@ -110,7 +110,8 @@ def parse_sizes(sizes: str) -> tuple[int, ...]:
 def find_training_sizes(lengths: dict, sizes: str) -> tuple[int, ...]:
     """Return the longest training sizes of a recipe with these lengths, on as many axes as ``sizes`` has."""
     top = lengths["top"] if "top" in lengths else max(lengths["sizes"])
-    return tuple(min(top, short) for short in lengths.get("most") or [top] * len(sizes.split("x")))
+    per_axis = lengths.get("max_per_axis") or lengths.get("most")  # the field's present and former name
+    return tuple(min(top, short) for short in per_axis or [top] * len(sizes.split("x")))
 
 
 def merge_equal_sizes(sizes: str) -> str:

@@ -25,7 +25,7 @@ from functools import cache
 from itertools import chain
 from numbers import Integral, Real
 from pathlib import PurePath
-from typing import Annotated, Any, Literal, NotRequired, ParamSpec, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Literal, NotRequired, ParamSpec, TypeVar, cast
 
 from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.literals import WORD_PATTERN, parse_literal
@@ -39,11 +39,15 @@ class Config(ABC):  # noqa: B024 (its subclasses are abstract)
     """Base class of the parts of a recipe. Subclasses are frozen dataclasses of plain values, tuples and other parts.
 
     Creating a part checks each field against its declared type and range, and raises UsageError if one does not fit. A
-    subclass that defines ``__post_init__`` first calls that of its base class."""
+    subclass that defines ``__post_init__`` first calls that of its base class. A renamed field is declared with its
+    class: after ``class Oracle(Stopping, former_names={"more": "offset"})``, files and changes may use either name."""
 
-    def __init_subclass__(cls, **keywords: Any) -> None:
+    former_names: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls, former_names: Mapping[str, str] | None = None, **keywords: Any) -> None:
         """Raise UsageError for a field called ``kind``, which in JSON is the name of the class."""
         super().__init_subclass__(**keywords)
+        cls.former_names = {**cls.former_names, **(former_names or {})}
         annotation = inspect.get_annotations(cls).get("kind")
         if annotation is not None and "ClassVar" not in str(annotation):
             raise UsageError(f"{cls.__name__}.kind: a field cannot be called kind: rename it")
@@ -94,20 +98,32 @@ def get_field_types(cls: type) -> Mapping[str, Any]:
     return {name: typing.get_args(hint)[0] if name in optional else hint for name, hint in hints.items()}
 
 
-def encode(value: Any, choose_fields: Callable[[Any], Iterable[dataclasses.Field[Any]]] = dataclasses.fields) -> Any:
-    """Convert a dataclass, recursively, to JSON values, with the fields that ``choose_fields`` returns."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        tree = {f.name: encode(getattr(value, f.name), choose_fields) for f in choose_fields(value)}
-        return {"kind": recorded_name(type(value))} | tree
-    if isinstance(value, tuple):
-        return [encode(part, choose_fields) for part in value]
-    return value
+def encode(value: Any) -> Any:
+    """Convert a dataclass, recursively, to JSON values."""
+    return _encode_fields(value, lambda part: {f.name: f.name for f in dataclasses.fields(part)})
 
 
 def identity_fields(value: Any) -> Any:
     """Encode a part for ids. Fields at their defaults are left out, as are fields with the metadata ``identity=False``,
-    which do not change results."""
-    return encode(value, lambda part: [f for f in _list_non_default_fields(part) if f.metadata.get("identity", True)])
+    which do not change results. A renamed field has its former name, so that ids stay."""
+
+    def choose_fields(part: Any) -> dict[str, str]:
+        former_names = {name: former for former, name in getattr(part, "former_names", {}).items()}
+        named = [f.name for f in _list_non_default_fields(part) if f.metadata.get("identity", True)]
+        return {name: former_names.get(name, name) for name in named}
+
+    return _encode_fields(value, choose_fields)
+
+
+def _encode_fields(value: Any, choose_fields: Callable[[Any], Mapping[str, str]]) -> Any:
+    # ``choose_fields`` maps the names of the fields to encode to the keys to write.
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        chosen = choose_fields(value).items()
+        tree = {key: _encode_fields(getattr(value, name), choose_fields) for name, key in chosen}
+        return {"kind": recorded_name(type(value))} | tree
+    if isinstance(value, tuple):
+        return [_encode_fields(part, choose_fields) for part in value]
+    return value
 
 
 def _list_non_default_fields(part: Any) -> list[dataclasses.Field[Any]]:
@@ -268,8 +284,9 @@ def _validate_part(base_class: Any, value: Any, path: str) -> Any:
 
 def _build_part(cls: type, values: Mapping[str, Any], path: str) -> Any:
     inside = f"{path}." if path else ""
-    checked, types = {}, get_field_types(cls)
-    for name, value in values.items():
+    checked, types, former_names = {}, get_field_types(cls), getattr(cls, "former_names", {})
+    for given_name, value in values.items():
+        name = given_name if given_name in types else former_names.get(given_name, given_name)
         if name not in types:
             known = f"{cls.__name__} has: {', '.join(types) or 'none'}{suggest(name, types)}"
             raise UsageError(f"{inside}{name:.80}: there is no such field; {known}")

@@ -20,9 +20,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from lengthwise.base import fields
 from lengthwise.base.errors import UsageError, quote_value, remove_controls
 from lengthwise.base.formatting import format_bytes
+from lengthwise.base.schemas import validate_row
 
 MAX_TEXT_BYTES = 2**28  # size of a JSON or JSON Lines file: about a hundred thousand rows
 TEMPORARY_AGE_SECONDS = 600  # age from which a temporary file counts as abandoned
@@ -198,7 +198,7 @@ def read_rows(schema: Any, path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(read_bytes(path).split(b"\n")[:-1], 1):
         where = f"{path}: line {number}"
         try:
-            rows.append(fields.decode(schema, parse_object(line, where), where))
+            rows.append(validate_row(schema, parse_object(line, where), where))
         except UsageError as error:
             raise UsageError(f"{error}; delete that line") from None
     return rows

@@ -18,6 +18,7 @@ from lengthwise.base.score_rows import (
     is_full_family_run,
     select_reported_rows,
     select_worst_row,
+    update_rule_name,
 )
 
 # The kind of a set of problems: "uniform" (random, at given sizes), "natural" (from the task's own distribution over
@@ -107,6 +108,7 @@ class RunOutline:
     looked_at: tuple[Size, ...] = ()  # sizes that may have been used to choose the recipe; empty if unknown
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "stopping", update_rule_name(self.stopping))
         if len(self.axes) != len(self.tops):
             raise UsageError(f"an outline needs a largest size for each of {len(self.axes)} axes, not {len(self.tops)}")
 

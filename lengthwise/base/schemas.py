@@ -4,6 +4,7 @@ version wrote it, or if the quantity was not measured."""
 # TypedDict knows which keys are required only if annotations are not postponed.
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
+from lengthwise.base import fields
 from lengthwise.base.ranges import (
     Count,
     Fraction,
@@ -18,6 +19,7 @@ from lengthwise.base.ranges import (
     Sizes,
     Whole,
 )
+from lengthwise.base.score_rows import Row, update_rule_name
 
 SizeText = Annotated[str, Pattern(r"\d{1,7}(x\d{1,7})?", "a size, such as 8 or 8x12")]  # as tables show it
 
@@ -211,3 +213,9 @@ ROW_SCHEMAS: dict[str, Any] = {
     "anatomy": AnatomyRow,
     "replies": ReplyRow,
 }
+
+
+def validate_row(schema: Any, row: Any, path: str) -> Row:
+    """Validate a stored row. The name of a stopping rule gets today's names of its fields."""
+    row = fields.decode(schema, row, path)
+    return row | {"stopping": update_rule_name(row["stopping"])} if "stopping" in row else row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -15,6 +16,27 @@ Key = TypeVar("Key", bound=Hashable)
 SOLVED = 0.99  # exact match from which a size counts as solved
 NON_FAMILIES = ("uniform", "natural")  # kinds of problems outside families
 KINDS_WITH_CURVE = (*NON_FAMILIES, "hard")  # these get their own curve; a family gets one only if measured alone
+
+
+# Former names of the fields of stopping rules, for scores stored before they changed. The rules declare them too, but
+# reports read scores without importing torch.
+FORMER_FIELDS = {
+    "Oracle": {"more": "offset"},
+    "Halted": {"more": "delay", "most": "max_loops"},
+    "MaxConfidence": {"most": "max_loops"},
+    "Converged": {"most": "max_loops"},
+    "Settled": {"most": "max_loops"},
+}
+
+
+def update_rule_name(name: str) -> str:
+    """Return a stopping rule's name in scores with today's names of its fields."""
+
+    def update_fields(match: re.Match[str]) -> str:
+        names = FORMER_FIELDS.get(match[1], {})
+        return f"{match[1]}({re.sub(r'[a-z_]+(?==)', lambda field: names.get(field[0], field[0]), match[2])})"
+
+    return re.sub(r"([A-Za-z]+)\(([^()]*)\)", update_fields, name) if "(" in name else name
 
 
 def format_size(sizes: Iterable[int]) -> str:

@@ -23,7 +23,7 @@ class Lengths(Config):
 
     top: int  # the largest training size
     bottom: int = 1  # the smallest size
-    most: tuple[int, ...] = ()  # the largest size on each axis, if some axis must stay below ``top``
+    max_per_axis: tuple[int, ...] = ()  # the largest size on each axis, if some axis must stay below ``top``
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -34,11 +34,12 @@ class Lengths(Config):
         _check_order(bottom=self.bottom, top=self.top)
 
     def tops(self, axes: int) -> tuple[int, ...]:
-        """Return the largest training size on each of ``axes`` axes. Raises UsageError if ``most`` has values for
+        """Return the largest training size on each of ``axes`` axes. Raises UsageError if ``max_per_axis`` has
+        values for
         another number of axes."""
-        if self.most and len(self.most) != axes:
-            raise UsageError(f"`most` needs the largest size on each of {axes} axes, not {self.most}")
-        return tuple(min(self.top, most) for most in self.most) or (self.top,) * axes
+        if self.max_per_axis and len(self.max_per_axis) != axes:
+            raise UsageError(f"max_per_axis needs the largest size on each of {axes} axes, not {self.max_per_axis}")
+        return tuple(min(self.top, size) for size in self.max_per_axis) or (self.top,) * axes
 
     @abstractmethod
     def problems(self, task: Task, step: int, rows: int, generator: Generator, hard: int = 0) -> Problems:
@@ -147,17 +148,19 @@ class LogUniform(SampledLengths):
         return self.bottom + drawn.view(rows, axes)
 
 
-class Growing(SampledLengths):
+class Growing(SampledLengths, former_names={"most": "max_per_axis"}):
     """Base class of sizes drawn uniformly from ``bottom`` to a maximum, which grows from ``start`` to ``top`` during
-    training. ``most`` limits each axis."""
+    training. ``max_per_axis`` limits each axis."""
 
     start: int  # the first maximum
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_order(bottom=self.bottom, start=self.start, top=self.top)
-        if any(most < self.bottom for most in self.most):
-            raise UsageError(f"most must be at least bottom={self.bottom} on each axis, not {self.most}")
+        if any(size < self.bottom for size in self.max_per_axis):
+            raise UsageError(
+                f"max_per_axis must be at least bottom={self.bottom} on each axis, not {self.max_per_axis}"
+            )
 
     @abstractmethod
     def maximum(self, step: int) -> int:
@@ -172,34 +175,35 @@ class Growing(SampledLengths):
 
 
 @dataclass(frozen=True)
-class Curriculum(Growing):
-    """Sizes drawn uniformly from ``bottom`` to a maximum, which is ``start`` for ``hold`` steps and then grows by 1
-    every ``every`` steps, up to ``top`` (Garg et al., 2022; Fan et al., 2025, section 6). ``most=(2,11)``
+class Curriculum(Growing, former_names={"hold": "hold_steps"}):
+    """Sizes drawn uniformly from ``bottom`` to a maximum, which is ``start`` for ``hold_steps`` steps and then grows by
+    1 every ``every`` steps, up to ``top`` (Garg et al., 2022; Fan et al., 2025, section 6). ``max_per_axis=(2,11)``
     limits each axis."""
 
     top: Size  # the largest training size in the end
     every: Count  # steps until the maximum grows by 1
     start: Size = 1  # the first maximum
     bottom: Size = 1  # the smallest size
-    most: tuple[Size, ...] = ()  # the largest size on each axis; none: top on all
-    hold: Whole = 0  # steps before the maximum grows at all
+    max_per_axis: tuple[Size, ...] = ()  # the largest size on each axis; none: top on all
+    hold_steps: Whole = 0  # steps before the maximum grows at all
 
     def maximum(self, step: int) -> int:
-        return min(self.top, self.start + max(0, step - self.hold) // self.every)
+        return min(self.top, self.start + max(0, step - self.hold_steps) // self.every)
 
 
 @dataclass(frozen=True)
-class Mastery(Growing):
+class Mastery(Growing, former_names={"least": "pass_accuracy"}):
     """Sizes drawn uniformly from ``bottom`` to a maximum, which grows by 1 or by a factor ``grow`` with each exam
     passed. Every ``every`` steps, the model takes an exam of ``count`` fresh problems of the largest size; it passes if
-    at least a fraction ``least`` of the answers is right. A fraction ``longest`` of the rows has the largest size."""
+    at least a fraction ``pass_accuracy`` of the answers is right. A fraction ``longest`` of the rows has the largest
+    size."""
 
     top: Size  # the largest training size in the end
     start: Size = 1  # the first maximum
     bottom: Size = 1  # the smallest size
-    most: tuple[Size, ...] = ()  # the largest size on each axis; none: top on all
+    max_per_axis: tuple[Size, ...] = ()  # the largest size on each axis; none: top on all
     every: Count = 50  # steps from one exam to the next
-    least: Fraction = 0.9  # exact match that passes an exam
+    pass_accuracy: Fraction = 0.9  # exact match that passes an exam
     count: Size = 64  # number of problems in an exam
     longest: Fraction = 0.0  # fraction of the rows that have the largest size
     grow: Growth = 1.0  # factor by which the maximum grows, rounded up; 1: it grows by 1

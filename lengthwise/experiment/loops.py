@@ -42,37 +42,37 @@ class Constant(Loops):
 
 
 @dataclass(frozen=True)
-class PerRound(Loops):
-    """Step-dependent supervision (Fan et al., 2025, section 4): max(1, ``times`` · T(n) + ``more``) loops."""
+class PerRound(Loops, former_names={"more": "offset"}):
+    """Step-dependent supervision (Fan et al., 2025, section 4): max(1, ``times`` · T(n) + ``offset``) loops."""
 
-    more: Offset = 0  # loops beyond times · T(n)
+    offset: Offset = 0  # loops beyond times · T(n)
     times: Size = 1  # loops per round of the reference algorithm
 
     def planned(self, rounds: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        return (self.times * rounds + self.more).clamp(min=1)
+        return (self.times * rounds + self.offset).clamp(min=1)
 
 
 @dataclass(frozen=True)
-class LogRounds(Loops):
-    """A logarithmic number of loops, max(1, ⌈log₂ T(n)⌉ + ``more``), for models that combine twice as many symbols in
+class LogRounds(Loops, former_names={"more": "offset"}):
+    """A logarithmic number of loops, max(1, ⌈log₂ T(n)⌉ + ``offset``), for models that combine twice as many symbols in
     every loop (``Scan``)."""
 
-    more: Offset = 0  # loops beyond ⌈log₂ T(n)⌉
+    offset: Offset = 0  # loops beyond ⌈log₂ T(n)⌉
 
     def planned(self, rounds: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        return (rounds.double().log2().ceil().long() + self.more).clamp(min=1)
+        return (rounds.double().log2().ceil().long() + self.offset).clamp(min=1)
 
 
 @dataclass(frozen=True)
-class ExtraLoops(Loops):
-    """One loop per round, max(1, T(n) + ``more``). In training, a row runs 0 … ``extra`` further loops, drawn
+class ExtraLoops(Loops, former_names={"more": "offset"}):
+    """One loop per round, max(1, T(n) + ``offset``). In training, a row runs 0 … ``extra`` further loops, drawn
     uniformly, so that the model learns to keep its answer."""
 
-    more: Offset = 0  # loops beyond T(n)
+    offset: Offset = 0  # loops beyond T(n)
     extra: Amount = 5  # maximum number of further loops in training
 
     def planned(self, rounds: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        return (rounds + self.more).clamp(min=1)
+        return (rounds + self.offset).clamp(min=1)
 
     def draw(self, rounds: Int[Tensor, " b"], generator: Generator) -> Int[Tensor, " b"]:
         return self.planned(rounds) + torch.randint(self.extra + 1, rounds.shape, generator=generator)

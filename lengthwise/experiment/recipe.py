@@ -247,7 +247,8 @@ class Recipe(fields.Config):
         return self.lengths.tops(len(self.task.axes))
 
     def sizes(self, size: AnySize) -> tuple[int, ...]:
-        """Return the size on each axis. A single number is the size on every axis, limited by ``lengths.most``."""
+        """Return the size on each axis. A single number is the size on every axis, limited by
+        ``lengths.max_per_axis``."""
         if isinstance(size, tuple):
             return size
         top = self.lengths.top

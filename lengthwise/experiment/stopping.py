@@ -62,13 +62,13 @@ class Stopping(fields.Config):
 
 
 @dataclass(frozen=True)
-class Oracle(Stopping):
-    """Halts after max(1, planned + ``more``) loops; the planned loops follow from the known T(n)."""
+class Oracle(Stopping, former_names={"more": "offset"}):
+    """Halts after max(1, planned + ``offset``) loops; the planned loops follow from the known T(n)."""
 
-    more: Offset = 0  # loops beyond the planned ones
+    offset: Offset = 0  # loops beyond the planned ones
 
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        return (planned + self.more).clamp(min=1)
+        return (planned + self.offset).clamp(min=1)
 
 
 @dataclass(frozen=True)
@@ -81,14 +81,15 @@ class After(Stopping):
         return torch.full_like(planned, self.loops)
 
 
-class OutputRule(Stopping):
-    """Base class of rules that read the answers of the first planned + ``extra`` loops, or of the first ``most``."""
+class OutputRule(Stopping, former_names={"most": "max_loops"}):
+    """Base class of rules that read the answers of the first planned + ``extra`` loops, or of the first
+    ``max_loops``."""
 
     extra: int
-    most: int | None = None
+    max_loops: int | None = None
 
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        return planned + self.extra if self.most is None else torch.full_like(planned, self.most)
+        return planned + self.extra if self.max_loops is None else torch.full_like(planned, self.max_loops)
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class MaxConfidence(OutputRule):
 
     extra: Amount = 20  # loops compared beyond the planned ones
     per: Literal["example", "batch"] = "example"  # one loop for each problem, or one for a batch of 512 (published)
-    most: Size | None = None  # loops compared, independent of the planned ones; none: planned + extra
+    max_loops: Size | None = None  # loops compared, independent of the planned ones; none: planned + extra
 
     @property
     def together(self) -> int:  # type: ignore[override]
@@ -119,20 +120,20 @@ class MaxConfidence(OutputRule):
 
 
 @dataclass(frozen=True)
-class Halted(OutputRule):
-    """Halts ``more`` loops after the first loop whose answer is not empty (its first symbol is not the end symbol), or
+class Halted(OutputRule, former_names={"more": "delay"}):
+    """Halts ``delay`` loops after the first loop whose answer is not empty (its first symbol is not the end symbol), or
     at the limit, planned + ``extra``. The rule is for weights trained to give an empty answer until they have solved
-    the problem (``AnyLoops`` with ``Halting``). If later answers stay right, ``more`` corrects for a model that answers
-    a little early."""
+    the problem (``AnyLoops`` with ``Halting``). If later answers stay right, ``delay`` corrects for a model that
+    answers a little early."""
 
     extra: Amount = 20  # maximum number of loops beyond the planned ones
-    more: Amount = 0  # loops beyond the first one with an answer
-    most: Size | None = None  # maximum number of loops, independent of the planned ones; none: planned + extra
+    delay: Amount = 0  # loops beyond the first one with an answer
+    max_loops: Size | None = None  # maximum number of loops, independent of the planned ones; none: planned + extra
     needs_end = True
 
     @property
     def window(self) -> int:  # type: ignore[override]
-        return self.more + 1
+        return self.delay + 1
 
     def done(self, trace: Trace, planned: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
         answered = trace.ends[0] > 1
@@ -146,7 +147,7 @@ class Converged(OutputRule):
 
     patience: Size = 2  # further loops that must give the same answer
     extra: Amount = 20  # maximum number of loops beyond the planned ones
-    most: Size | None = None  # maximum number of loops, independent of the planned ones; none: planned + extra
+    max_loops: Size | None = None  # maximum number of loops, independent of the planned ones; none: planned + extra
 
     @property
     def answer_lag(self) -> int:  # type: ignore[override]
@@ -164,10 +165,10 @@ class Converged(OutputRule):
 
 
 @dataclass(frozen=True)
-class Settled(Stopping):
+class Settled(Stopping, former_names={"most": "max_loops"}):
     """Halts at the first loop k that moves the state h by less than ``below``: ‖h_k − h_{k−p}‖ / ‖h_k‖ < ``below`` at
     every position, with p the ``period``. The rule does not use T(n); a row that never settles is answered after
-    ``most`` loops.
+    ``max_loops`` loops.
 
     An answer may stay the same for some loops before it is right; a state that no longer moves keeps its answer. For a
     model with a clock (``Timed``), only the state of ``answers`` counts.
@@ -175,11 +176,11 @@ class Settled(Stopping):
 
     below: Positive = 0.1  # relative movement of the state at every position, below which a row halts
     period: Literal[1, 2] = 1  # loops over which movement is measured; with 2, states that alternate count as settled
-    most: Size = 500  # maximum number of loops
+    max_loops: Size = 500  # maximum number of loops
     needs_movement = True
 
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        return torch.full_like(planned, self.most)
+        return torch.full_like(planned, self.max_loops)
 
     def done(self, trace: Trace, planned: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
         if trace.movement is None:

@@ -37,7 +37,7 @@ class Slurm(Launcher):
     def check(self) -> None:
         _import_submitit()
         if not shutil.which("sbatch") or not shutil.which("srun"):
-            raise UsageError("Slurm's commands sbatch and srun are not installed; run this on a login node of the cluster")
+            raise UsageError("Slurm's commands sbatch and srun are not installed; run this on a login node")
 
     def build_executor(self, jobs: int) -> Executor:
         self.check()

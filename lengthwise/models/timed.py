@@ -24,7 +24,7 @@ WAITS, DONE = 0, 1  # outputs of the clock
 
 
 @dataclass(frozen=True)
-class Timed(ModelSpec):
+class Timed(ModelSpec, former_names={"blind": "merge_symbols"}):
     """A model with a clock: ``answers`` computes the answer; ``clock``, advanced equally often, decides whether it is
     done. An answer's first symbol is predicted at the ``=``. There the end symbol means "no answer yet" and gets the
     probability that the clock waits; the model ``answers`` distributes the rest over the other symbols. At all other
@@ -37,7 +37,8 @@ class Timed(ModelSpec):
     answers: ModelSpec = Transformer()  # the model that computes the answer
     # The model that halts. Each loop moves the mark of the first position by one, to the = after n loops.
     clock: ModelSpec = Transformer(width=32, positions=(Local(reach=1), Mark()), init_std=0.1, embedding_std=0.3)
-    blind: bool = False  # the clock reads all letters and digits as one symbol: T(n) must depend on positions only
+    # The clock reads all letters and digits as one symbol: T(n) must then depend on positions only.
+    merge_symbols: bool = False
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         return self.clock.vary(self.answers.vary(inputs, generator), generator)
@@ -49,7 +50,7 @@ class Timed(ModelSpec):
         clock = self.clock.build(reads, Vocab(("waits", "done")), causal=causal)
         if not isinstance(answers, Model) or not isinstance(clock, Model):
             raise UsageError("answers and clock of Timed must be models that can be looped, e.g. Transformer")
-        return TimedModel(answers, clock, reads, writes, self.blind)
+        return TimedModel(answers, clock, reads, writes, self.merge_symbols)
 
 
 class TimedState(NamedTuple):
@@ -63,22 +64,22 @@ class TimedState(NamedTuple):
 class TimedModel(Model):
     """The model of ``Timed``. The context, like the state, is a ``TimedState``."""
 
-    def __init__(self, answers: Model, clock: Model, reads: Vocab, writes: Vocab, blind: bool) -> None:
+    def __init__(self, answers: Model, clock: Model, reads: Vocab, writes: Vocab, merge_symbols: bool) -> None:
         super().__init__()
         self.answers, self.clock = answers, clock
         self.equals_id, self.end_id = reads.id(EQUALS), writes.id(END)
-        # The id that the clock reads for each symbol; a blind one reads every letter and digit as the first of them.
+        # The id that the clock reads for each symbol. Merged symbols, all letters and digits, have the id of the first.
         merged = [symbol.isalnum() for symbol in reads.symbols]
         ids = [merged.index(True) if is_merged else number for number, is_merged in enumerate(merged)]
         self.clock_ids: Tensor | None
-        self.register_buffer("clock_ids", torch.tensor(ids) if blind else None, persistent=False)
+        self.register_buffer("clock_ids", torch.tensor(ids) if merge_symbols else None, persistent=False)
 
     def embed(self, inputs: Inputs) -> TimedState:
         answers = self.answers.embed(inputs)
         return TimedState(answers, self.clock.embed(self.build_clock_inputs(inputs)), self.build_clock_mask(inputs))
 
     def build_clock_inputs(self, inputs: Inputs) -> Inputs:
-        """Return the clock's inputs: if ``blind``, with one id for all letters and digits."""
+        """Return the clock's inputs: if ``merge_symbols``, with one id for all letters and digits."""
         return inputs if self.clock_ids is None else replace(inputs, tokens=self.clock_ids[inputs.tokens])
 
     def build_clock_mask(self, inputs: Inputs) -> Bool[Tensor, "b t"]:

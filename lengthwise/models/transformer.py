@@ -90,7 +90,7 @@ class Transformer(ModelSpec):
             raise UsageError(f"width must be a multiple of the number of heads ({self.heads}), not {self.width}")
         if sum(p.indexed for p in self.positions) > 1 and any(isinstance(p, Randomized) for p in self.positions):
             advice = "use no other encoding of positions with it"
-            raise UsageError(f"Randomized(of=…) renumbers the positions of all encodings: {advice}")
+            raise UsageError(f"Randomized(encoding=…) renumbers the positions of all encodings: {advice}")
         if self.readout == "mlp" and not self.mlp:
             raise UsageError("readout=mlp uses an MLP as in the blocks, but mlp=0 means no MLP: use readout=linear")
 

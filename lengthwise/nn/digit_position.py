@@ -16,10 +16,11 @@ from lengthwise.nn.position import Encoding, Position
 
 
 @dataclass(frozen=True)
-class _DigitPosition(Position):
-    """A learned vector for each digit position, added to the input or, with ``at="attention"``, to the queries and keys
-    of every layer. The initial vectors have standard deviation ``std``. They are random or, with ``start="sines"``,
-    sines and cosines of the digit position: then one linear map turns the vector of any position into that of the next.
+class _DigitPosition(Position, former_names={"at": "added_to"}):
+    """A learned vector for each digit position, added to the input or, with ``added_to="attention"``, to the queries
+    and keys of every layer. The initial vectors have standard deviation ``std``. They are random or, with
+    ``start="sines"``, sines and cosines of the digit position: then one linear map turns the vector of any position
+    into that of the next.
 
     Training adds a random offset, 0 … ``offset`` − 1, to all digit positions of a batch or, with ``each_row``, of a
     row, so that digit positions of longer numbers are trained too. ``size`` must be at least the largest position +
@@ -29,12 +30,13 @@ class _DigitPosition(Position):
     size: Size = 128  # digit positions in the table: the longest number in training, plus offset
     offset: Size = 100  # in training, a random number below this is added to digit positions
     each_row: bool = False  # draw the offset for each row, not for the batch
-    at: Literal["input", "attention"] = "input"  # add the vectors to the input, or to queries and keys of every layer
+    # The vectors are added to the input, or to queries and keys of every layer.
+    added_to: Literal["input", "attention"] = "input"
     std: NotNegative = 0.02  # standard deviation of the initial vectors
     start: Literal["random", "sines"] = "random"  # initial vectors: random, or sines of the digit position
 
     def build(self, width: int, heads: int) -> Encoding:
-        return (_InputTable if self.at == "input" else _AttentionTable)(self, width)
+        return (_InputTable if self.added_to == "input" else _AttentionTable)(self, width)
 
     def _draw_offset(self, inputs: Inputs, generator: Generator) -> Int[Tensor, "#b 1"]:
         # Check the largest possible offset, not the drawn one, so that training fails at the first step.

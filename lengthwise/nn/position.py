@@ -162,29 +162,29 @@ class _SinusoidalEncoding(Encoding):
 
 
 @dataclass(frozen=True)
-class Randomized(Position):
+class Randomized(Position, former_names={"of": "encoding", "most": "size"}):
     """Randomized positions for another encoding (Ruoss et al. 2023): the positions of a row are random numbers below
-    ``most`` in increasing order, so that short rows train the positions of long ones. Training draws new positions for
+    ``size`` in increasing order, so that short rows train the positions of long ones. Training draws new positions for
     each batch; at test time, rows of equal length get equal positions. Raises UsageError for a row longer than
-    ``most``."""
+    ``size``."""
 
     indexed = True
 
-    of: Position  # the encoding that gets these positions
-    most: Size = 1024  # positions are below this
+    encoding: Position  # the encoding that gets these positions
+    size: Size = 1024  # positions are below this
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.of, Learned) and self.of.size < self.most:
-            most = self.most
-            raise UsageError(f"Randomized(most={most}) needs Learned(size={most}) or more, not {self.of.size}")
+        if isinstance(self.encoding, Learned) and self.encoding.size < self.size:
+            size = self.size
+            raise UsageError(f"Randomized(size={size}) needs Learned(size={size}) or more, not {self.encoding.size}")
 
     def build(self, width: int, heads: int) -> Encoding:
-        return _RandomizedEncoding(self.of.build(width, heads), self.most)
+        return _RandomizedEncoding(self.encoding.build(width, heads), self.size)
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
-        drawn = torch.randperm(self.most, generator=generator)
-        return self.of.vary(replace(inputs, position=_sort_drawn_positions(inputs, drawn)), generator)
+        drawn = torch.randperm(self.size, generator=generator)
+        return self.encoding.vary(replace(inputs, position=_sort_drawn_positions(inputs, drawn)), generator)
 
 
 class _RandomizedEncoding(Encoding):
@@ -231,7 +231,7 @@ def _sort_drawn_positions(inputs: Inputs, candidates: Int[Tensor, " m"]) -> Int[
     """Return, for each row of n tokens, the first n numbers of ``candidates`` in increasing order."""
     longest, most = int(inputs.padding_mask.sum(1).max()), len(candidates)
     if longest > most:
-        raise UsageError(f"a row of {longest} positions needs Randomized(most={longest}) or more, not {most}")
+        raise UsageError(f"a row of {longest} positions needs Randomized(size={longest}) or more, not {most}")
     width = inputs.position.shape[1]
     candidates = torch.nn.functional.pad(candidates[:width], (0, max(0, width - most)), value=most)
     # Sorting puts padding last; clamping gives it a valid position.

@@ -156,9 +156,9 @@ class Segments(Objective):
 
 
 @dataclass(frozen=True)
-class Halting(Objective):
-    """``Final``, except that rows that take fewer than T(n) + ``more`` loops must give the empty answer: the target of
-    their first answer slot is the end symbol, and their other slots have no target.
+class Halting(Objective, former_names={"more": "offset"}):
+    """``Final``, except that rows that take fewer than T(n) + ``offset`` loops must give the empty answer: the target
+    of their first answer slot is the end symbol, and their other slots have no target.
 
     Use it with ``AnyLoops``, which lets some rows stop early, and the stopping rule ``Halted``, which waits for an
     answer. The end symbol is then a halting output (ACT, Graves 2016), but supervised and without further parameters.
@@ -167,12 +167,12 @@ class Halting(Objective):
     cross-entropy of the tokens of all other rows.
     """
 
-    more: Offset = 0  # a row is not done before T(n) + this many loops
+    offset: Offset = 0  # a row is not done before T(n) + this many loops
     needs_end = True
 
     def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
         mask = batch.loss_mask
-        early = loops < batch.rounds + self.more
+        early = loops < batch.rounds + self.offset
         positions = torch.where(early[:, None], mask & (mask.cumsum(1) == 1), mask)
         last = mask.shape[1] - 1 - mask.long().flip(1).argmax(1)  # an answer's last symbol is its end
         ends = batch.targets.gather(1, last[:, None])

@@ -96,7 +96,7 @@ def blog_abacus_addition() -> Recipe:
         heads=16,
         mlp=2,
         final_norm="none",
-        positions=(Abacus(size=511, offset=100, each_row=True, at="attention"),),
+        positions=(Abacus(size=511, offset=100, each_row=True, added_to="attention"),),
         injection="reads",
     )
     return replace(
@@ -169,7 +169,7 @@ POSITIONS: dict[str, tuple[Position, ...]] = {
     "rope": (RoPE(),),
     "alibi": (ALiBi(),),
     "fire": (FIRE(),),
-    "randomized": (Randomized(of=Learned(size=64), most=64),),
+    "randomized": (Randomized(encoding=Learned(size=64), size=64),),
     "abacus": (_DIGIT_POSITIONS,),
     "abacus-fire": (_DIGIT_POSITIONS, FIRE()),
     "abacus-rope": (_DIGIT_POSITIONS, RoPE()),

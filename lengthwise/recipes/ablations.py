@@ -66,7 +66,7 @@ def build_ablations() -> dict[str, Recipe]:
         published = build_variation(task, "fop-loop-adaptive")
         for change, extra_loops in (("less", -1), ("more", 1)):
             name = f"ablation-published-{task}-rounds-{change}"
-            recipes.append(replace(published, name=name, loops=PerRound(more=extra_loops)))
+            recipes.append(replace(published, name=name, loops=PerRound(offset=extra_loops)))
     # The published recipes on half the range, without ``level`` and ``whole_tail``: each row keeps its own length.
     for task in SETTINGS["half"]:
         published = build_variation(task, "fop-loop-adaptive", "half")
@@ -90,8 +90,8 @@ def _build_variants(task: str, base: Recipe) -> list[Recipe]:
         "concat": {"model": _change_model(base, injection="concat")},
         "gate": {"model": _change_model(base, injection="gate")},
         "no-curriculum": {"lengths": Uniform(base.lengths.top)},
-        "rounds-less": {"loops": PerRound(more=-1)},
-        "rounds-more": {"loops": PerRound(more=1)},
+        "rounds-less": {"loops": PerRound(offset=-1)},
+        "rounds-more": {"loops": PerRound(offset=1)},
         "rounds-twice": {"loops": PerRound(times=2)},
         "extra-loops": {"loops": ExtraLoops(extra=5)},
         "no-ema": {"ema": 0.0},

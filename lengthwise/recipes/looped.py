@@ -156,8 +156,8 @@ def build_variation(task: str, method: Method, scale: Scale = "cpu") -> Recipe:
     pauses = setting.fixed_count if "pause" in method else 0
     # The paper's code supervises every column of a batch; its code for the baselines is not public.
     full = FullOutput(pauses, whole_tail=setting.level_rows, level=setting.level_rows)
-    range_ = {"top": setting.top, "most": setting.top_per_axis}
-    lengths = Mastery(least=setting.mastery_level, longest=setting.longest_fraction, **range_)
+    range_ = {"top": setting.top, "max_per_axis": setting.top_per_axis}
+    lengths = Mastery(pass_accuracy=setting.mastery_level, longest=setting.longest_fraction, **range_)
     if setting.steps_per_length:
         lengths = Curriculum(every=setting.steps_per_length, **range_)
     return Recipe(

@@ -29,7 +29,7 @@ def looped_pairs() -> Recipe:
         task=Addition(order="least", equal_lengths=True, leading_zeros=True),
         layout=Pairs(),
         lengths=Uniform(top=8, longest=0.25),
-        loops=ExtraLoops(more=3, extra=1),
+        loops=ExtraLoops(offset=3, extra=1),
         model=Transformer(width=64, mlp=2, activation="relu", positions=(Local(reach=1), Mark()), init_std=0.1),
         objective=Final(),
         steps=2500,
@@ -88,7 +88,7 @@ def build_notebook_models() -> dict[str, Recipe]:
     looped = replace(standard, layers=1, positions=(Local(reach=2),), injection="add")
     recipes = []
     for digits, base, layout in (("decimal", 10, Pairs()), ("binary", 2, Pairs(carry=False))):
-        for name, model, loops in (("standard", standard, Constant(1)), ("looped", looped, PerRound(more=5))):
+        for name, model, loops in (("standard", standard, Constant(1)), ("looped", looped, PerRound(offset=5))):
             recipes.append(
                 Recipe(
                     name=f"notebook-{name}-{digits}",

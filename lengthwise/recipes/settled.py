@@ -52,7 +52,7 @@ def settled_copy() -> Recipe:
         name="settled-copy",
         model=replace(SMALL_MODEL, positions=(LocalHeads(count=3), Mark())),
         lengths=Curriculum(top=20, every=35),
-        loops=ExtraLoops(more=2, extra=10),
+        loops=ExtraLoops(offset=2, extra=10),
         steps=2000,
         batch=32,
         # With a large eps, steps shrink as the gradients do. With 1e-8 the loss jumped at step 1,500 (docs/lab).
@@ -70,7 +70,7 @@ def settled_addition() -> Recipe:
         name="settled-addition",
         task=Addition(2, "least", True, True),
         model=replace(SMALL_MODEL, layers=2, positions=(*AHEAD, Mark())),
-        loops=ExtraLoops(more=1, extra=10),
+        loops=ExtraLoops(offset=1, extra=10),
         steps=2400,
         batch=32,
         chosen_on=ChosenOn((10, 13, 15, 20, 26, 40), ("uniform", "families")),
@@ -85,7 +85,7 @@ def settled_binary_sum() -> Recipe:
         short_binary_sum(),
         name="settled-binary-sum",
         lengths=Curriculum(top=12, every=60),
-        loops=ExtraLoops(more=3, extra=12),
+        loops=ExtraLoops(offset=3, extra=12),
         model=replace(SMALL_MODEL, layers=3, positions=(Local(reach=1), Mark())),
         steps=3000,
         batch=32,
@@ -109,7 +109,7 @@ def looped_prefix_sum() -> Recipe:
         batch=32,
         schedule=Schedule("cosine", cooldown=0.4),
         ema=0.99,
-        stopping=Settled(most=1000),
+        stopping=Settled(max_loops=1000),
         watch=Watch(every=250, sizes=(32, 41), count=200),
         chosen_on=ChosenOn((32, 41, 64, 128)),
     )
@@ -125,7 +125,7 @@ def scan_prefix_sum() -> Recipe:
         model=Scan(),
         steps=2000,
         batch=64,
-        stopping=Settled(most=40),
+        stopping=Settled(max_loops=40),
         chosen_on=ChosenOn((32, 41, 64, 512, 4096)),
     )
 
@@ -164,7 +164,7 @@ def looped_sudoku() -> Recipe:
         steps=4000,
         batch=48,
         families=0.1,
-        stopping=Settled(below=0.1, most=64),
+        stopping=Settled(below=0.1, max_loops=64),
         chosen_on=ChosenOn((4, 6)),
     )
 
@@ -182,6 +182,6 @@ def looped_sudoku_9() -> Recipe:
         optimizer=AdamW(rate=1.5e-3),
         schedule=replace(looped_maze().schedule, warmup=380 / 12_000),
         ema=0.999,
-        stopping=Converged(patience=4, most=256),  # a solved puzzle stays, while the state still changes
+        stopping=Converged(patience=4, max_loops=256),  # a solved puzzle stays, while the state still changes
         chosen_on=ChosenOn((9,)),
     )

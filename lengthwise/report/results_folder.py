@@ -12,7 +12,16 @@ from lengthwise.base.csv_files import read_csv
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import format_error, read_json_object, read_text
 from lengthwise.base.results import RunOutline
-from lengthwise.base.schemas import AboutFile, AnatomyRow, DepthRow, FiguresFile, MetricsRow, PublishedEntry, ScoreRow
+from lengthwise.base.schemas import (
+    AboutFile,
+    AnatomyRow,
+    DepthRow,
+    FiguresFile,
+    MetricsRow,
+    PublishedEntry,
+    ScoreRow,
+    validate_row,
+)
 from lengthwise.base.score_rows import Row
 from lengthwise.report import by_recipe
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder, check_axes
@@ -133,10 +142,7 @@ def read_figures_json(folder: Path) -> Row:
 
 def read_table(path: Path, schema: Any) -> list[Row]:
     """Read the rows of a CSV file and validate them. Raises UsageError with the number of the first invalid row."""
-    rows = read_csv(path)
-    for number, row in enumerate(rows, 1):
-        fields.validate(schema, row, f"{path}: row {number}")
-    return rows
+    return [validate_row(schema, row, f"{path}: row {number}") for number, row in enumerate(read_csv(path), 1)]
 
 
 def _read_rows_by_run(path: Path, schema: Any) -> dict[str, list[Row]]:

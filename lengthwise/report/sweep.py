@@ -24,8 +24,8 @@ def rank_trials(trials: Sequence[Row]) -> list[Row]:
 
 def compute_importances(trials: Sequence[Row], range_paths: Sequence[str]) -> list[Row]:
     """Return a row per field that varied: the fraction of the variance of exact match that its values explain, and mean
-    exact match at each value. Values of the fields in ``range_paths``, which a search draws from a range, are put into three
-    bins of about equal counts. Equal values share a bin."""
+    exact match at each value. Values of the fields in ``range_paths``, which a search draws from a range, are put into
+    three bins of about equal counts. Equal values share a bin."""
     exact = [row["exact"] for row in trials]
     variance, mean, rows_of_fields = statistics.pvariance(exact), statistics.fmean(exact), []
     for path in trials[0]["values"]:

@@ -194,12 +194,12 @@ class Graphs(Runner):
 
     def publish_gradients(self, weight_numbers: list[int]) -> None:
         """Set ``grad`` of these weights to the buffers; add any gradient that the objective itself has stored there."""
-        for weight, gradient in (pair for number in weight_numbers for pair in self.pair_weights_with_gradients(number)):
+        for weight, gradient in (pair for number in weight_numbers for pair in self.pair_with_gradients(number)):
             if weight.grad is not None and weight.grad is not gradient:
                 gradient.add_(weight.grad)
             weight.grad = gradient
 
-    def pair_weights_with_gradients(self, weight_number: int) -> Iterable[tuple[Tensor, Tensor]]:
+    def pair_with_gradients(self, weight_number: int) -> Iterable[tuple[Tensor, Tensor]]:
         """Return pairs of a parameter and the buffer of its gradient, for the weight with this number."""
         return [(self.weights[weight_number], self.gradients[weight_number])]
 

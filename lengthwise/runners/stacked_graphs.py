@@ -106,7 +106,7 @@ class StackedGraphs(Graphs):
             return _select_all_loops(logits, running, positions, model_count)
         return _select_last_loop(logits, positions, model_count)
 
-    def pair_weights_with_gradients(self, weight_number: int) -> Iterable[tuple[Tensor, Tensor]]:
+    def pair_with_gradients(self, weight_number: int) -> Iterable[tuple[Tensor, Tensor]]:
         if weight_number not in self.views:
             self.views[weight_number] = [*self.gradients[weight_number].unbind()]
         return zip(self.parameters[weight_number], self.views[weight_number], strict=True)

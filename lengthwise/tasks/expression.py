@@ -163,7 +163,7 @@ class ExpressionWriter(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Expression(Task):
+class Expression(Task, former_names={"most": "max_value_length"}):
     """An expression of numbers, +, - and * and parentheses → its value: ``(3-8)*-4`` → ``20``. T is the number of
     operators.
 
@@ -171,7 +171,7 @@ class Expression(Task):
     included.
     """
 
-    most: Annotated[int, Range(1, 15)] = 5  # largest number of characters of a value
+    max_value_length: Annotated[int, Range(1, 15)] = 5  # largest number of characters of a value
 
     symbols = grammar.SYMBOLS
     signs = (*OPERATORS, "(", ")")
@@ -216,14 +216,14 @@ class Expression(Task):
 
     def _is_short(self, value: Any) -> Any:
         """Return whether a number, or each number of a tensor, has at most ``most`` characters."""
-        return (value > -(10 ** (self.most - 1))) & (value < 10**self.most)
+        return (value > -(10 ** (self.max_value_length - 1))) & (value < 10**self.max_value_length)
 
     def _build_problems(
         self, lengths: Int[Tensor, " b"], rows: UInt8[Tensor, "b p"], values: Int[Tensor, " b"]
     ) -> Problems:
         # Write the values' symbols: up to ``most`` digits, from the first one on, and a minus sign before them.
         remainder, negative, digits = values.abs().double(), values < 0, []
-        powers = 10.0 ** torch.arange(self.most, dtype=torch.float64)
+        powers = 10.0 ** torch.arange(self.max_value_length, dtype=torch.float64)
         answer_length = torch.bucketize(remainder, powers[1:], right=True) + 1
         power = powers[answer_length - 1]
         for _ in powers:
@@ -281,7 +281,7 @@ class Expression(Task):
         expression = re.sub(r"(?<!\d)0+(?=\d)", "", expression)
         expression = re.sub(r"(?<![\d)])-(?=0)", "", expression)
         if not self._is_short(evaluate(expression)):
-            raise UsageError(f"expression: the value of {expression} has more than {self.most} characters")
+            raise UsageError(f"expression: the value of {expression} has more than {self.max_value_length} characters")
         return self._from_texts([expression])
 
     def reference(self, prompt: str) -> str:
@@ -295,7 +295,7 @@ class Expression(Task):
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         """Return the largest possible length of a value: one less than the expression's length, and at most
         ``most``."""
-        return (sizes[:, 0] - 1).clamp(max=self.most)
+        return (sizes[:, 0] - 1).clamp(max=self.max_value_length)
 
 
 def _is_in_grammar(text: str) -> bool:

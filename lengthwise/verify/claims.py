@@ -8,12 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 
-from lengthwise.base import fields
 from lengthwise.base.csv_files import read_csv
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import RunOutline, count_effective_trials, wilson_interval
 from lengthwise.base.rng import derive_seed
-from lengthwise.base.schemas import ScoreRow
+from lengthwise.base.schemas import ScoreRow, validate_row
 from lengthwise.base.score_rows import Row, format_share, format_size, select_reported_rows
 from lengthwise.evaluation.families import compute_weights_digest
 from lengthwise.evaluation.scores import evaluate
@@ -40,7 +39,7 @@ class Claims:
 def read_claims(folder: Path) -> Claims:
     """Read the claims in a folder's files. Raises UsageError if one of them is damaged."""
     run, table = RunFolder(folder), folder / "scores.csv"
-    listed = [fields.validate(ScoreRow, row, f"{table}: a row") for row in read_csv(table)]
+    listed = [validate_row(ScoreRow, row, f"{table}: a row") for row in read_csv(table)]
     rows = select_reported_rows([*run.rows("scores"), *listed])
     if not (folder / "about.json").exists():
         return Claims(rows)

@@ -236,7 +236,7 @@ def _find_unknown_parts(recipe: Recipe) -> Iterator[str]:
             if type(position) not in POSITION_TYPES:
                 known_parts = ", ".join(kind.__name__ for kind in POSITION_TYPES)
                 yield f"it supports no {type(position).__name__}, only {known_parts}"
-            elif getattr(position, "at", "input") != "input":
+            elif getattr(position, "added_to", "input") != "input":
                 yield "it adds digit positions to the input only"
 
 

@@ -133,7 +133,7 @@ def test_scores_that_cannot_be_pooled_are_refused(replicates):
         lw.compare([fresh])
     with pytest.raises(lw.UsageError, match="net-parity: no scores yet"):
         lw.compare(fresh, replicates[0].scores)
-    lw.evaluate(fresh, [2], stopping="Oracle(more=1)", samples=2, save=True, quiet=True)  # not its own rule
+    lw.evaluate(fresh, [2], stopping="Oracle(offset=1)", samples=2, save=True, quiet=True)  # not its own rule
     with pytest.raises(lw.UsageError, match=rf"{fresh.folder.name}: no scores yet .*save=True"):
         lw.compare(fresh, "looped-parity")
 

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import lengthwise as lw
 from lengthwise.base.fields import (
+    Config,
     decode,
     encode,
     find_part_classes,
@@ -31,7 +32,7 @@ RECIPE = lw.Recipe(
     task=lw.Addition(order="least", equal_lengths=True),
     layout=lw.Pairs(),
     lengths=lw.Uniform(top=4),
-    loops=lw.ExtraLoops(more=1),
+    loops=lw.ExtraLoops(offset=1),
     model=lw.Transformer(width=16, heads=2, positions=(lw.Local(1),)),
     objective=lw.Final(),
     steps=10,
@@ -91,7 +92,7 @@ CHANGES = [
     (["clip=none"], {"clip": None}),
     (["optimizer.rate=2e-3"], {"optimizer": lw.AdamW(rate=2e-3)}),
     (["optimizer.betas=(0.5, 0.75)"], {"optimizer": lw.AdamW(betas=(0.5, 0.75))}),
-    (["loops.more=-1"], {"loops": lw.ExtraLoops(more=-1)}),
+    (["loops.offset=-1"], {"loops": lw.ExtraLoops(offset=-1)}),
     (["layout.carry=false"], {"layout": lw.Pairs(carry=False)}),
     (["task.order=most"], {"task": lw.Addition(equal_lengths=True)}),
     (["model=Transformer(width=32, positions=(NoPE, Local(reach=2)))"],
@@ -130,6 +131,33 @@ def test_a_misspelt_field_gets_a_suggestion():
             RECIPE.change(**{f"{name}x": 1})
     with pytest.raises(lw.UsageError, match=r"^step: .*; write .*\.step=3 \(did you mean steps\?\)"):
         RECIPE.change(["step=3"])
+
+
+def test_a_renamed_field_keeps_ids_and_may_be_given_by_its_former_name():
+    @dataclass(frozen=True)
+    class RadiusBefore(Config):
+        far: int = 1
+
+    @dataclass(frozen=True)
+    class RadiusAfter(Config, former_names={"far": "distance"}):
+        recorded_name = "RadiusBefore"
+
+        distance: int = 1
+
+    assert identity_fields(RadiusAfter(3)) == identity_fields(RadiusBefore(3)) == {"kind": "RadiusBefore", "far": 3}
+    assert encode(RadiusAfter(3)) == {"kind": "RadiusBefore", "distance": 3}
+    for key in ("far", "distance"):
+        assert decode(RadiusAfter, {"kind": "RadiusBefore", key: 3}) == RadiusAfter(3)
+        assert override(RadiusAfter(), [f"{key}=3"]) == RadiusAfter(3)
+
+
+def test_former_names_of_fields_are_no_names_of_other_fields():
+    own = [cls for cls in find_part_classes(Config).values() if cls.__module__.startswith("lengthwise.")]
+    assert any(cls.former_names for cls in own)
+    for cls in own:
+        names = {field.name for field in dataclasses.fields(cls)}
+        assert not names & cls.former_names.keys()
+        assert names >= set(cls.former_names.values())
 
 
 WRONG_CHANGES = [
@@ -185,7 +213,7 @@ WRONG_CHANGES = [
         ("1e+16", 1e16),
         ("8GB", "8GB"),
         ("(3d-model, 8in)", ["3d-model", "8in"]),
-        ("Halted(more=-2)", {"kind": "Halted", "more": -2}),
+        ("Halted(delay=-2)", {"kind": "Halted", "delay": -2}),
     ],
 )
 def test_literals_and_words_with_dashes_are_parsed(text, expected):

@@ -137,7 +137,7 @@ LATE_FAILURES = {  # what would fail late, or could not be measured: refused bef
     "hard=0.5": "no harder set",
     "task=Addition(equal_lengths=true) layout=Pairs model=LSTM": "causal layout",
     "model.positions=Learned(size=2)": "table of 2",
-    "model.positions=Randomized(of=Learned)": "Learned(size=1024)",
+    "model.positions=Randomized(encoding=Learned)": "Learned(size=1024)",
     "watch=Watch(every=1,sizes=(2,),probes=('12',))": "'2' at position 2",
     "task=Expression": "sizes of expression start at 3, not at 1: write lengths.bottom=3",
     "source=Finite(rows=100000)": "different problems",

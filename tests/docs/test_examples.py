@@ -97,7 +97,7 @@ def test_an_example_s_recipes_and_studies_are_found_from_the_command_line(name):
 def test_the_example_of_a_stopping_rule_stops_at_the_first_confident_loop(examples_folder):
     from own_stopping import Confident
 
-    words = ["--import", "own_stopping", "--stopping", "Confident(least=0.999)", "--lengths", "2", "--samples", "4"]
+    words = ["--import", "own_stopping", "--stopping", "Confident(threshold=0.999)", "--lengths", "2", "--samples", "4"]
     assert run_cli("evaluate", "looped-binary-sum", *words) == 0
     confidence = torch.tensor([[0.5, 0.999, 0.2], [0.995, 0.1, 0.3], [0.999, 0.1, 0.999]]).log()
     nothing = torch.zeros(3, 3, 1, dtype=torch.long)

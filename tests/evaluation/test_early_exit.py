@@ -20,8 +20,8 @@ from lengthwise.runs.run import load
 LOOPS = torch.tensor([5, 2, 6])
 # Few loops: after hundreds, rounding errors in chaotic states change answers.
 RULES = [
-    Settled(0.3, most=40), Settled(0.02, period=2, most=40), Settled(1e-6, most=9), Converged(), Converged(1, most=12),
-    Halted(), Halted(more=2, most=15),
+    Settled(0.3, max_loops=40), Settled(0.02, period=2, max_loops=40), Settled(1e-6, max_loops=9),
+    Converged(), Converged(1, max_loops=12), Halted(), Halted(delay=2, max_loops=15),
     *(rule for rule in list_parts("stopping")
       if rule.may_stop_early and rule.starts == 1 and type(rule) not in (Settled, Converged, Halted)),
 ]  # fmt: skip
@@ -112,10 +112,10 @@ def test_loops_after_a_row_has_stopped_are_not_computed(monkeypatch):
 
     monkeypatch.setattr(type(choose_runner(weights.model)), "steps", count_rows)
     monkeypatch.setattr(answering, "LEAVE_TOGETHER", 10**9)
-    (score,) = evaluate(weights, [30], samples=100, stopping=Converged(2, most=400))
+    (score,) = evaluate(weights, [30], samples=100, stopping=Converged(2, max_loops=400))
     assert sum(ran) == pytest.approx(score.ran * 100)
-    assert len(ran) < 10 < compute_loop_limits(Converged(2, most=400), LOOPS)[0]
-    (limited,) = evaluate(weights, [30], samples=100, stopping=Converged(50, most=20))
+    assert len(ran) < 10 < compute_loop_limits(Converged(2, max_loops=400), LOOPS)[0]
+    (limited,) = evaluate(weights, [30], samples=100, stopping=Converged(50, max_loops=20))
     assert limited.at_limit == 1 and limited.loops == limited.ran == 20
 
 

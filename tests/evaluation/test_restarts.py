@@ -13,7 +13,7 @@ from lengthwise.evaluation.answers import predict, predict_by_rules, select_init
 from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Restarts, Settled
 from lengthwise.runs.run import load
 
-RULES = [After(3), Settled(0.5, most=9), Converged(1, most=9), MaxConfidence(most=5)]
+RULES = [After(3), Settled(0.5, max_loops=9), Converged(1, max_loops=9), MaxConfidence(max_loops=5)]
 with_each_pick = pytest.mark.parametrize("pick", ["confidence", "residual"])
 
 
@@ -59,7 +59,9 @@ def test_an_answer_does_not_depend_on_other_rows(sudoku, pick):
     model, recipe, batch = sudoku
     rule, order = Restarts(After(3), 4, pick), torch.tensor([4, 0, 5, 2, 1, 3])
     together = predict(model, recipe, batch, rule)
-    shuffled = predict_by_rules(model, recipe, batch.take(order), [Settled(most=4), rule, Restarts(After(2), 6)])[1]
+    shuffled = predict_by_rules(model, recipe, batch.take(order), [Settled(max_loops=4), rule, Restarts(After(2), 6)])[
+        1
+    ]
     for place, row in enumerate(order.tolist()):
         alone = predict(model, recipe, batch.take(slice(row, row + 1)).cut_padding(), rule)
         for found, at in ((shuffled, place), (alone, 0)):

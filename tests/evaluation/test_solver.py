@@ -74,8 +74,8 @@ def test_perplexity_ignores_the_tail_after_the_answer():
 CACHED_POSITIONS = {
     "looped, rows of different loops": ["loops=PerRound(times=2)"],
     "two layers, three loops": ["model.layers=2", "loops=Constant(count=3)"],
-    "every kind of position": ["model.positions=(Learned(size=40), RoPE, ALiBi, Abacus(at=attention))"],
-    "randomized": ["model.positions=(Randomized(of=FIRE, most=50),)", "model.embedding_norm=true"],
+    "every kind of position": ["model.positions=(Learned(size=40), RoPE, ALiBi, Abacus(added_to=attention))"],
+    "randomized": ["model.positions=(Randomized(encoding=FIRE, size=50),)", "model.embedding_norm=true"],
     "places": ["model.positions=(Coupling, CoupledHeads(count=1))"],
     "with a blank": ["model.positions=(EarlierHeads(count=1),)", "loops=Constant(count=2)"],
     "as published": ["model.norm=post", "model.injection=layers", "model.readout=mlp", "loops=PerRound"],
@@ -141,7 +141,7 @@ def test_decoding_does_not_depend_on_the_answer():
 
 
 @pytest.mark.parametrize(
-    "positions", ["Learned(size=8)", "Coupling(size=8,offset=1,at=attention)", "Abacus(size=8,offset=1)"]
+    "positions", ["Learned(size=8)", "Coupling(size=8,offset=1,added_to=attention)", "Abacus(size=8,offset=1)"]
 )
 def test_a_prompt_that_is_too_long_is_refused_before_any_attention_bias_is_computed(positions, monkeypatch):
     monkeypatch.setattr(LocalHeadsEncoding, "attention_bias", lambda *_: pytest.fail("a bias was computed"))

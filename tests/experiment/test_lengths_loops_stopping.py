@@ -10,12 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lengthwise as lw
+from lengthwise.base import fields
+from lengthwise.base.fields import find_part_classes
+from lengthwise.base.score_rows import FORMER_FIELDS, update_rule_name
 from lengthwise.evaluation.answers import decode
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.data import draw_batch
 from lengthwise.experiment.loops import AnyLoops, Constant, ExtraLoops, PerRound
 from lengthwise.experiment.resources import estimate_evaluation
-from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Settled, choose_loops
+from lengthwise.experiment.stopping import (
+    After,
+    Converged,
+    Halted,
+    MaxConfidence,
+    Oracle,
+    Settled,
+    Stopping,
+    choose_loops,
+)
 from lengthwise.runs.run import load
 
 
@@ -54,7 +66,7 @@ def test_sizes_of_a_list_are_as_frequent_as_in_the_list(sizes):
 
 @pytest.mark.parametrize("largest_sizes", [(4, 4), (2, 4), (2, 2)])
 def test_uniform_sizes_are_uniform_and_their_axes_independent(largest_sizes):
-    lengths = lw.Uniform(4) if largest_sizes == (4, 4) else lw.Curriculum(top=4, every=1, most=largest_sizes)
+    lengths = lw.Uniform(4) if largest_sizes == (4, 4) else lw.Curriculum(top=4, every=1, max_per_axis=largest_sizes)
     sizes, cells = lengths.draw(9, 8000, 2, lw.stream(0, "x")) - 1, largest_sizes[0] * largest_sizes[1]
     pairs = torch.bincount(sizes[:, 0] * largest_sizes[1] + sizes[:, 1], minlength=cells) / 8000
     assert len(pairs) == cells and (pairs - 1 / cells).abs().max() < 5 * (1 / cells / 8000) ** 0.5
@@ -72,7 +84,7 @@ def test_rows_of_the_longest_size_stand_anywhere_in_a_batch_and_respect_largest_
     """The first rows of a batch, which may be hard problems, are no longer than the others."""
     sizes = lw.Uniform(40, longest=0.5).problems(lw.Parity(), 0, 64, lw.stream(0, "x")).sizes[:, 0]
     assert 8 < int((sizes[:32] == 40).sum()) < 24
-    sizes = lw.Mastery(11, start=5, most=(2, 11), longest=0.5).draw(3, 8, 2, lw.stream(0, "x"))
+    sizes = lw.Mastery(11, start=5, max_per_axis=(2, 11), longest=0.5).draw(3, 8, 2, lw.stream(0, "x"))
     assert sizes[:4].tolist() == [[2, 8]] * 4 and sizes.amax(0).tolist() == [2, 8]
 
 
@@ -80,7 +92,7 @@ def test_rows_of_the_longest_size_stand_anywhere_in_a_batch_and_respect_largest_
 def test_the_largest_size_of_a_curriculum_counts_up(bottom, start_offset, top_offset, every, hold):
     """The maximum starts at ``start``, grows by one every ``every`` steps after ``hold``, and stays at ``top``."""
     start, top = bottom + start_offset, bottom + start_offset + top_offset
-    lengths = lw.Curriculum(top=top, every=every, start=start, bottom=bottom, hold=hold)
+    lengths = lw.Curriculum(top=top, every=every, start=start, bottom=bottom, hold_steps=hold)
     wanted = [start] * hold + [min(top, start + i) for i in range(top_offset + 2) for _ in range(every)]
     assert [lengths.maximum(step) for step in range(len(wanted))] == wanted
     for step in (0, len(wanted) // 2):
@@ -95,7 +107,7 @@ LARGEST_SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=3)
 def test_an_axis_stops_growing_at_its_largest_size(offsets, bottom, top_offset, step):
     """Each axis is uniform from the bottom to its own bound, or to the maximum while that is smaller."""
     most = tuple(bottom + more for more in offsets)
-    lengths = lw.Curriculum(top=bottom + top_offset, every=3, start=bottom, bottom=bottom, most=most)
+    lengths = lw.Curriculum(top=bottom + top_offset, every=3, start=bottom, bottom=bottom, max_per_axis=most)
     sizes = lengths.draw(step, 400, len(most), lw.stream(0, "x", step))
     assert sizes.shape == (400, len(most))
     for axis, top in enumerate(most):
@@ -106,28 +118,30 @@ def test_an_axis_stops_growing_at_its_largest_size(offsets, bottom, top_offset, 
 
 @given(st.integers(1, 4), st.integers(0, 8), st.integers(1, 3), st.integers(0, 40))
 def test_a_largest_size_that_is_not_reached_does_not_change_the_draw(bottom, top_offset, axes, step):
-    """The sizes of all axes come from one draw, even with a ``most`` that no size reaches yet."""
+    """The sizes of all axes come from one draw, even with a ``max_per_axis`` that no size reaches yet."""
     lengths = lw.Curriculum(top=bottom + top_offset, every=4, start=bottom, bottom=bottom)
     draw, top = lw.stream(0, "x", step), lengths.maximum(step)
     before = torch.randint(bottom, top + 1, (50, axes), generator=draw)
     for most in ((), (top,) * axes, (99,) * axes):
         again = lw.stream(0, "x", step)
-        assert torch.equal(replace(lengths, most=most).draw(step, 50, axes, again), before)
+        assert torch.equal(replace(lengths, max_per_axis=most).draw(step, 50, axes, again), before)
         assert torch.equal(again.get_state(), draw.get_state())
 
 
 @pytest.mark.parametrize(("largest_sizes", "axes"), [((2,), 2), ((2, 3), 1)])
 def test_largest_sizes_must_be_given_for_every_axis(largest_sizes, axes):
-    lengths = lw.Curriculum(top=5, every=1, most=largest_sizes)
+    lengths = lw.Curriculum(top=5, every=1, max_per_axis=largest_sizes)
     for ask in (lengths.tops, lambda axes: lengths.draw(0, 4, axes, lw.stream(0, "x"))):
-        with pytest.raises(lw.UsageError, match=rf"`most` needs the largest size on each of {axes} axes, not \(2"):
+        with pytest.raises(
+            lw.UsageError, match=rf"max_per_axis needs the largest size on each of {axes} axes, not \(2"
+        ):
             ask(axes)
 
 
 CONTRADICTIONS = [(lw.Uniform, (3, 4), {}), (lw.Uniform, (9, 2), {"step": 3}), (lw.OneOf, ((),), {})]
 CONTRADICTIONS += [(lw.LogUniform, (3, 4), {}), (lw.Mastery, (3,), {"start": 4}), (lw.Curriculum, (3, 1), {"start": 4})]
-CONTRADICTIONS += [(lw.Curriculum, (3, 1), {"bottom": 2}), (lw.Curriculum, (3, 1), {"most": (2, 0)})]
-CONTRADICTIONS += [(lw.Curriculum, (3, 1), {"start": 2, "bottom": 2, "most": (1, 3)})]
+CONTRADICTIONS += [(lw.Curriculum, (3, 1), {"bottom": 2}), (lw.Curriculum, (3, 1), {"max_per_axis": (2, 0)})]
+CONTRADICTIONS += [(lw.Curriculum, (3, 1), {"start": 2, "bottom": 2, "max_per_axis": (1, 3)})]
 
 
 @pytest.mark.parametrize(("kind", "values", "options"), CONTRADICTIONS)
@@ -240,7 +254,7 @@ def choose_by_loop(stopping, trace, planned, row):
     confidence = trace.confidence[:ran, row].tolist()
     predicted = [trace.predictions[k, row, : int(trace.ends[k, row])].tolist() for k in range(ran)]
     match stopping:
-        case Oracle(more=more):
+        case Oracle(offset=more):
             return max(1, int(planned[row]) + more)
         case After(loops=loops):
             return loops
@@ -249,7 +263,7 @@ def choose_by_loop(stopping, trace, planned, row):
             return confidence.index(max(confidence)) + 1
         case MaxConfidence():
             return confidence.index(max(confidence)) + 1
-        case Halted(more=more):
+        case Halted(delay=more):
             return min(next((k + 1 for k in range(ran) if len(predicted[k]) > 1), ran) + more, ran)
         case Converged(patience=patience):
             same = [predicted[k : k + patience + 1] == [predicted[k]] * (patience + 1) for k in range(ran)]
@@ -260,8 +274,8 @@ def choose_by_loop(stopping, trace, planned, row):
 
 
 PLANNED_RULES = [Oracle(), Oracle(-2), Oracle(3), After(2)]
-OUTPUT_RULES = [MaxConfidence(), MaxConfidence(per="batch"), *map(Converged, (1, 2, 4, 9)), Halted(), Halted(more=3)]
-OUTPUT_RULES += [Settled(), Settled(0.3, period=2, most=7)]
+OUTPUT_RULES = [MaxConfidence(), MaxConfidence(per="batch"), *map(Converged, (1, 2, 4, 9)), Halted(), Halted(delay=3)]
+OUTPUT_RULES += [Settled(), Settled(0.3, period=2, max_loops=7)]
 
 
 def test_some_rows_train_with_fewer_loops_and_the_others_with_extra_loops():
@@ -297,7 +311,7 @@ def test_limits_are_the_planned_loops_and_extra_loops_or_a_maximum(planned, extr
     assert After(extra + 1).limit(planned).tolist() == [extra + 1] * len(planned)
     for kind in (MaxConfidence, Converged, Halted):
         assert kind(extra=extra).limit(planned).tolist() == [n + extra for n in planned.tolist()]
-    for rule in (MaxConfidence(most=7), Converged(most=7), Halted(most=7), Settled(most=7)):
+    for rule in (MaxConfidence(max_loops=7), Converged(max_loops=7), Halted(max_loops=7), Settled(max_loops=7)):
         assert rule.limit(planned).tolist() == [7] * len(planned)
 
 
@@ -364,3 +378,17 @@ def test_a_mastered_maximum_grows_by_one_or_by_a_factor():
     assert grown.exam_count() == 6 and grown.maximum(10**6) == 40
     assert [lw.Mastery(9, start=1, grow=1.1).maximum(passed) for passed in range(4)] == [1, 2, 3, 4]
     assert lw.Mastery(10**6, grow=2.0).exam_count() == 20 and lw.Mastery(10**5).exam_count() == 10**5 - 1
+
+
+def test_names_of_rules_in_stored_scores_get_todays_field_names():
+    """Reports rename fields in texts, because they do not import the rules: as the rules themselves would."""
+    rules = [cls for cls in find_part_classes(Stopping).values() if cls.__module__.startswith("lengthwise.")]
+    assert {cls.__name__: names for cls in rules if (names := cls.former_names)} == FORMER_FIELDS
+    for name, former_names in FORMER_FIELDS.items():
+        for former in former_names:
+            text = f"{name}({former}=3)"
+            assert update_rule_name(text) == fields.decode(Stopping, text).name != text
+            nested = f"Restarts(rule={text}, count=4)"
+            assert update_rule_name(nested) == fields.decode(Stopping, nested).name
+            assert update_rule_name(update_rule_name(text)) == update_rule_name(text)
+    assert update_rule_name("Mine(most=3)") == "Mine(most=3)" and update_rule_name("Oracle") == "Oracle"

@@ -46,7 +46,7 @@ def test_axes_are_parsed():
     assert Axis.parse("ema=0.999..0.99999").format_value(0.99998) == "0.99998"
     narrow = Axis.parse("x=0.99999999991..0.99999999999:3").values
     assert all(0.99999999991 <= float(text) <= 0.99999999999 for text in narrow)
-    assert Axis.parse("lengths=Curriculum(top=11,every=10,most=(2,11))") is None
+    assert Axis.parse("lengths=Curriculum(top=11,every=10,max_per_axis=(2,11))") is None
 
 
 def test_a_grid_has_every_combination_once():

@@ -288,7 +288,7 @@ def test_coupled_signs_share_a_vector_and_are_offset_with_the_digits():
 
 
 def test_abacus_vectors_at_attention_are_added_only_to_queries_and_keys():
-    model, inputs = build(replace(BASE, positions=(Abacus(9, at="attention"),)), False), build_rows([6])
+    model, inputs = build(replace(BASE, positions=(Abacus(9, added_to="attention"),)), False), build_rows([6])
     context = model.embed(inputs)
     assert_close(context.embedded_input, model.embedding(inputs.tokens))
     assert_close(context.attention.keys, model.encodings[0].table.weight[inputs.digit_position])
@@ -307,7 +307,7 @@ def test_randomized_positions_increase_and_cover_the_range():
     test = encoding.eval().angles(inputs)
     assert torch.equal(test[1, :9], encoding.angles(build_rows([9, 9]))[1])
     assert not torch.equal(test, RoPE().build(8, 2).angles(inputs))
-    with pytest.raises(lw.UsageError, match=r"a row of 9 positions needs Randomized\(most=9\) or more, not 8"):
+    with pytest.raises(lw.UsageError, match=r"a row of 9 positions needs Randomized\(size=9\) or more, not 8"):
         Randomized(RoPE(), 8).vary(inputs, lw.stream(0, "random"))
     with pytest.raises(lw.UsageError, match="use no other encoding of positions with it"):
         replace(BASE, positions=(position, ALiBi()))

@@ -52,8 +52,8 @@ def test_a_row_that_stops_early_trains_only_the_clock(stops_early):
 
 
 @pytest.mark.parametrize("name", ["halting-binary-sum", "looped-multiplication", "looped-flipped-copy"])
-def test_a_blind_clock_sees_only_signs_and_lengths(name):
-    recipe = catalog.find_recipe(name, ["model.blind=true"])
+def test_a_clock_with_merged_symbols_sees_only_signs_and_lengths(name):
+    recipe = catalog.find_recipe(name, ["model.merge_symbols=true"])
     torch.manual_seed(0)
     model = add_noise(recipe.build())
     sizes = torch.tensor([recipe.sizes(5)]).repeat(6, 1)
@@ -68,9 +68,9 @@ def test_a_blind_clock_sees_only_signs_and_lengths(name):
     assert torch.equal(read.tokens[signs], inputs.tokens[signs])
 
 
-@pytest.mark.parametrize("blind", [False, True])
-def test_timed_transformers_have_a_fast_runner_that_equals_the_plain_one(blind):
-    model, inputs = build_timed(replace(SPEC, blind=blind)), build_rows([9, 7])
+@pytest.mark.parametrize("merge_symbols", [False, True])
+def test_timed_transformers_have_a_fast_runner_that_equals_the_plain_one(merge_symbols):
+    model, inputs = build_timed(replace(SPEC, merge_symbols=merge_symbols)), build_rows([9, 7])
     fast, plain = (compute_logits(one, inputs, [3, 2]) for one in (choose_runner(model), Plain(model)))
     assert type(choose_runner(model)).__name__ == "Twice"
     torch.testing.assert_close(fast, plain)

@@ -228,8 +228,8 @@ def test_a_bare_size_applies_to_all_axes_except_limited_ones(size, top, data):
     assert sums.sizes(size) == (size, size)
     assert sums.sizes((size, short)) == (size, short)
     kept = min(size, short) if short < top else size
-    assert replace(sums, lengths=lw.Curriculum(top, 5, most=(short, top))).sizes(size) == (kept, size)
-    assert replace(sums, lengths=lw.Curriculum(top, 5, most=(top + 9, short))).sizes(size) == (size, kept)
+    assert replace(sums, lengths=lw.Curriculum(top, 5, max_per_axis=(short, top))).sizes(size) == (kept, size)
+    assert replace(sums, lengths=lw.Curriculum(top, 5, max_per_axis=(top + 9, short))).sizes(size) == (size, kept)
     products = catalog.find_recipe("paper-fop-loop-adaptive-multiplication")
     assert [products.sizes(size) for size in (1, 2, 11, 15)] == [(1, 1), (2, 2), (2, 11), (2, 15)]
     assert products.lengths.tops(2) == (2, 11)

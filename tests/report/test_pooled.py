@@ -90,7 +90,7 @@ def test_the_number_of_seeds_is_shown_as_a_range_if_it_differs_between_sizes():
 
 
 def test_a_pair_of_sizes_is_marked_as_trained_only_if_both_were_trained():
-    task, lengths = Multiplication(), lw.Curriculum(11, 1, most=(2, 11))
+    task, lengths = Multiplication(), lw.Curriculum(11, 1, max_per_axis=(2, 11))
     run = build_run(recipe("products", task=task, lengths=lengths), ((2, 11), 1.0), ((11, 11), 0.0))
     assert lw.compare([run]).table()[0][3:] == ["2x11▪", "11x11"]
 

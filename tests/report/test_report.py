@@ -126,7 +126,7 @@ def test_score_table_shows_the_band_rounded_outwards():
 
 def test_score_table_shows_the_training_range_per_row_if_ranges_differ():
     runs = [build_run(recipe(name, lengths=Uniform(top)), (8, 1.0), (16, 0.5)) for name, top in (("a", 8), ("b", 16))]
-    short = recipe("products", task=Multiplication(), lengths=Curriculum(11, 1, most=(2, 11)))
+    short = recipe("products", task=Multiplication(), lengths=Curriculum(11, 1, max_per_axis=(2, 11)))
     lines = print_to_text(build_score_table(curves([*runs, build_run(short, ((2, 11), 1.0))])), 120).splitlines()
     for line, top, trained in zip(lines[2:5], ("8", "16", "2x11"), (1, 2, 1), strict=True):
         assert f" {top} " in line and line.count("▪") == trained
@@ -472,7 +472,7 @@ def test_heat_maps_average_over_runs_in_folders_of_the_same_name(tmp_path):
 
 
 def test_the_training_range_ends_at_the_limit_of_each_axis():
-    part = recipe("products", task=Multiplication(), lengths=Curriculum(TOP, 1, most=(2, TOP)))
+    part = recipe("products", task=Multiplication(), lengths=Curriculum(TOP, 1, max_per_axis=(2, TOP)))
     run = build_run(part, ((2, 8), 1.0), ((8, 2), 1.0), ((8, 8), 1.0))
     lines = print_to_text(build_detail_table(run.rows("scores"), part.lengths.tops(2)), 120).splitlines()
     assert [word for line in lines for word in line.split() if word.startswith("▪")][:-1] == ["▪2x8"]
@@ -507,7 +507,7 @@ def test_runs_of_one_and_two_axes_share_a_table_and_figures_show_only_equal_size
 
 
 def test_if_one_axis_is_limited_scores_are_drawn_along_the_other():
-    part = recipe(task=Multiplication(), lengths=Curriculum(TOP, 1, most=(2, TOP)))
+    part = recipe(task=Multiplication(), lengths=Curriculum(TOP, 1, max_per_axis=(2, TOP)))
     run = build_run(part, ((1, 1), 1.0), ((2, 2), 0.9), ((2, 8), 0.8), ((2, 16), 0.7), ((1, 16), 0.6))
     (curve,) = curves([run])
     assert [(point.length, point.mean) for point in curve.diagonal] == [(1, 1.0), (2, 0.9), (8, 0.8), (16, 0.7)]

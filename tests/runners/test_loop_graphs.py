@@ -192,9 +192,9 @@ def test_settled_stops_once_the_answering_state_is_stationary(name, size, period
     weights = load(name)
     recipe = weights.recipe
     batch = recipe.layout.write(draw_recipe_problems(recipe, recipe.sizes(size), 8, seed=0), recipe.task)
-    (found,) = predict_by_rules(weights.model, recipe, batch, [Settled(0.01, period=period, most=80)])
+    (found,) = predict_by_rules(weights.model, recipe, batch, [Settled(0.01, period=period, max_loops=80)])
     assert bool(found.stopped_by_rule.all()) == should_stop and (found.loops <= 80).all()
-    (score,) = evaluate(weights, [size], samples=8, stopping=Settled(0.01, period=period, most=80))
+    (score,) = evaluate(weights, [size], samples=8, stopping=Settled(0.01, period=period, max_loops=80))
     assert (score.at_limit == 0) == should_stop and score.row()["at_limit"] == score.at_limit
     (score,) = evaluate(weights, [size], samples=8, stopping=After(3))
     assert score.at_limit is None

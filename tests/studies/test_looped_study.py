@@ -98,7 +98,9 @@ def test_paper_scale_recipes_have_the_settings_of_the_paper(task):
     assert recipe.layout == lw.FullOutput(whole_tail=True, level=True)  # as the official code
     assert (recipe.steps, recipe.batch, recipe.clip) == (100_000, 64, 1.0)
     assert recipe.optimizer == lw.AdamW(rate=1e-4, weight_decay=0.01)
-    assert recipe.lengths == lw.Curriculum(max(tops), every, start=1, most=tops if min(tops) < max(tops) else ())
+    assert recipe.lengths == lw.Curriculum(
+        max(tops), every, start=1, max_per_axis=tops if min(tops) < max(tops) else ()
+    )
     assert recipe.lengths.tops(len(recipe.task.axes)) == tops
     assert (recipe.ema, recipe.ema_start) == ((0.9999, constant) if task in ("parity", "binary-sum") else (0, 0))
     rates = [recipe.schedule.factor(step, recipe.steps) for step in (0, constant, constant + 2000, recipe.steps)]
@@ -361,8 +363,8 @@ def weak_runs(tmp_path_factory):
         ("parity", 0, None),
         ("parity", 7, None),
         ("copy", 0, Converged(extra=25)),
-        ("copy", 0, Oracle(more=25)),
-        ("copy", 0, lw.Settled(most=28)),
+        ("copy", 0, Oracle(offset=25)),
+        ("copy", 0, lw.Settled(max_loops=28)),
     ],
 )
 def test_depth_agrees_with_evaluate_on_the_same_problems(weak_runs, name, seed, own_rule, monkeypatch):

@@ -67,7 +67,7 @@ SPECS = [
     replace(BASE, injection="gate"),
     replace(BASE, positions=(Sinusoidal(), Abacus(9))),
     replace(BASE, positions=(Abacus(9), FIRE(), RoPE())),
-    replace(BASE, positions=(Abacus(9, at="attention"), RoPE())),
+    replace(BASE, positions=(Abacus(9, added_to="attention"), RoPE())),
     replace(BASE, positions=(Coupling(9),)),
     replace(BASE, positions=(Randomized(RoPE(), 20),)),
     replace(BASE, positions=(Randomized(FIRE(), 20), Abacus(9))),

@@ -34,7 +34,7 @@ SEGMENTED = replace(
     objective=lw.Segments(count=3),
     ema=0.8,
 )
-MASTERED = replace(PLAIN, name="mastered", lengths=lw.Mastery(4, every=3, least=0.0, count=4))
+MASTERED = replace(PLAIN, name="mastered", lengths=lw.Mastery(4, every=3, pass_accuracy=0.0, count=4))
 
 
 def read_outcome(run):

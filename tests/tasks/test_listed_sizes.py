@@ -38,7 +38,11 @@ def test_sizes_that_do_not_ascend_are_refused(block_tasks, sizes):
 
 
 LENGTH_RULES = [lw.Uniform(top=20), lw.Uniform(top=20, longest=0.5), lw.OneOf(sizes=(4, 13)), lw.LogUniform(top=20)]
-LENGTH_RULES += [lw.Curriculum(top=20, every=1), lw.Mastery(top=20, every=1, least=0.0), lw.Natural(top=20, bottom=3)]
+LENGTH_RULES += [
+    lw.Curriculum(top=20, every=1),
+    lw.Mastery(top=20, every=1, pass_accuracy=0.0),
+    lw.Natural(top=20, bottom=3),
+]
 
 
 @pytest.mark.parametrize("lengths", LENGTH_RULES, ids=repr)
@@ -53,7 +57,7 @@ def test_training_draws_the_listed_sizes_up_to_the_largest(block_tasks, lengths,
 
 def test_a_run_is_trained_validated_measured_and_attacked(block_tasks, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path))
-    run = lw.train(build_recipe(lw.Mastery(top=13, every=1, least=0.0), block_tasks.Blocks()), quiet=True)
+    run = lw.train(build_recipe(lw.Mastery(top=13, every=1, pass_accuracy=0.0), block_tasks.Blocks()), quiet=True)
     watched = [row["exact"] for row in run.rows("metrics") if "exact" in row]
     assert watched and all(list(row) == ["18", "24"] for row in watched)  # 20 and 26 were requested
     assert choose_default_sizes(run.recipe) == [12, 18, 24, 39, 63] and find_short_sizes(run.recipe, 100) == [3]

@@ -388,7 +388,7 @@ class _ChangedByJson(lw.Oracle):
     """A rule that differs from its copy that was written as JSON and read back."""
 
     def __post_init__(self):
-        object.__setattr__(self, "more", self.more + 1)
+        object.__setattr__(self, "offset", self.offset + 1)
 
 
 class ForgetfulSum(lw.Mixer):

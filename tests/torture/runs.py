@@ -22,7 +22,12 @@ EXPRESSION_CHANGES += ["steps=20", "model.width=8"]
 # rows of families, loops that are drawn, exams that were passed.
 RECIPES = {
     "looped": ["looped-parity", *PARITY_CHANGES],
-    "best": ["halting-parity", *PARITY_CHANGES, "keep=best", "lengths=Mastery(top=4,every=5,least=0.2,count=4)"],
+    "best": [
+        "halting-parity",
+        *PARITY_CHANGES,
+        "keep=best",
+        "lengths=Mastery(top=4,every=5,pass_accuracy=0.2,count=4)",
+    ],
     "pairs": ["looped-pairs", *SUM_CHANGES, "lengths=Uniform(top=2)"],
     "decoder": ["ntp-parity", *PARITY_CHANGES, "model.layers=2"],
     "retran": ["retran-small", *EXPRESSION_CHANGES, "model.hidden=8", "model.layers=2", "model.heads=2"],

@@ -38,7 +38,7 @@ def have_equal_weights(first, second):
             "keep": "best",
             "lengths": lw.Curriculum(top=6, every=3),
         },
-        {"accumulate": 3, "lengths": lw.Mastery(top=6, every=2, least=0.0, count=4)},
+        {"accumulate": 3, "lengths": lw.Mastery(top=6, every=2, pass_accuracy=0.0, count=4)},
     ],
     ids=",".join,
 )

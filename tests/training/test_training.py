@@ -298,7 +298,7 @@ def test_a_user_loop_that_suppresses_errors_stops_at_a_signal(monkeypatch):
 def test_a_passed_exam_admits_the_next_length(exact_match, expected_lengths, monkeypatch):
     """Exams are due every four steps; lengths are logged every ten."""
     monkeypatch.setattr(scores, "measure_exact_match", lambda *_, **__: exact_match)
-    recipe = replace(MASTERED, steps=20, lengths=lw.Mastery(4, every=4, least=0.9))
+    recipe = replace(MASTERED, steps=20, lengths=lw.Mastery(4, every=4, pass_accuracy=0.9))
     assert [row["length"] for row in train(recipe).rows("metrics")] == expected_lengths
     seen = [int(data.draw_batch(recipe, 7, exams_passed=passed)[0].sizes.max()) for passed in (0, 1, 2, 9, None)]
     assert seen == [1, 2, 3, 4, 4]

@@ -100,7 +100,9 @@ def test_the_attack_is_omitted_and_its_verdict_open_if_no_attack_is_possible():
 
 @pytest.mark.parametrize(("size", "verdict"), [((2, 4), "exposed"), ((3, 3), "passed"), ((2, 5), "passed")])
 def test_a_size_counts_as_beyond_training_if_one_axis_is_longer_than_in_training(size, verdict):
-    recipe = lw.find("looped-multiplication").change(["lengths=Curriculum(top=4,every=1,most=(2,4))", "steps=10"])
+    recipe = lw.find("looped-multiplication").change(
+        ["lengths=Curriculum(top=4,every=1,max_per_axis=(2,4))", "steps=10"]
+    )
     assert verification._check_training(recipe, [size], Claims()).verdict == verdict
 
 

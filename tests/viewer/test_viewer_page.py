@@ -52,7 +52,7 @@ CHANGES_BY_FORM = {
     "ahead": "looped-bitwise-or model.width=8",
     "signs": "looped-copy model.width=8",
     "timed": "looped-flipped-copy model.answers.width=8 model.clock.width=16",
-    "blind": "looped-multiplication model.answers.width=8 model.clock.width=16 model.blind=true",
+    "merged": "looped-multiplication model.answers.width=8 model.clock.width=16 model.merge_symbols=true",
     "framed": "abacus-addition model.width=16 model.heads=2 layout.framed=true layout.pauses=2",
     "mirrored": "looped-multiplication model.answers.width=8 task.base=3 task.leading_zeros=false",
     "sorting": "local-sorting model.width=16 task.order=most",
@@ -123,8 +123,8 @@ def find_recipe(task):
 @needs_node
 def test_stopping_rules_choose_the_same_loops_in_a_page_as_in_pytorch():
     """Random answers have few symbols and few levels of confidence, so that ties are frequent."""
-    rules = Oracle(), Oracle(more=-2), After(3), MaxConfidence(extra=2), Halted(3), Halted(4, more=2)
-    rules += Converged(1), Converged(3, extra=4), Settled(0.2, most=7), Settled(0.1, period=2, most=20)
+    rules = Oracle(), Oracle(offset=-2), After(3), MaxConfidence(extra=2), Halted(3), Halted(4, delay=2)
+    rules += Converged(1), Converged(3, extra=4), Settled(0.2, max_loops=7), Settled(0.1, period=2, max_loops=20)
     made, wanted, traces = torch.Generator().manual_seed(0), [], []
     for planned in (1, 2, 5, 9) * 8:
         loops = planned + 4
@@ -193,7 +193,7 @@ UNSUPPORTED_MODELS = {
     "retran-small": (),
     "looped-copy": ("task=Expression", "lengths=Uniform(top=20,bottom=3)", "families=0", "family_names=()"),
     "looped-parity": ("model.positions=RoPE",),
-    "abacus-addition": ("model.positions=Abacus(at=attention)",),
+    "abacus-addition": ("model.positions=Abacus(added_to=attention)",),
     "looped-pairs": ("model.norm=post",),
     "looped-addition": ("model.gated=true",),
     "looped-binary-sum": ("model.final_norm=readout",),

@@ -4,13 +4,13 @@ const MOST_POSITIONS = 600, MOST_LOOPS = 2000, SLICE = 24; // ms of work between
 
 const LOOPS = {
   Constant: (loops) => loops.count,
-  PerRound: (loops, rounds) => Math.max(1, (loops.times ?? 1) * rounds + loops.more),
-  ExtraLoops: (loops, rounds) => Math.max(1, rounds + loops.more),
-  AnyLoops: (loops, rounds) => Math.max(1, rounds + loops.more),
+  PerRound: (loops, rounds) => Math.max(1, (loops.times ?? 1) * rounds + loops.offset),
+  ExtraLoops: (loops, rounds) => Math.max(1, rounds + loops.offset),
+  AnyLoops: (loops, rounds) => Math.max(1, rounds + loops.offset),
 };
 
 const USUAL = {
-  Oracle: { more: 0 }, Converged: { patience: 2, extra: 20 }, MaxConfidence: { extra: 20, per: "example" },
+  Oracle: { offset: 0 }, Converged: { patience: 2, extra: 20 }, MaxConfidence: { extra: 20, per: "example" },
 };
 
 /** The model's own stopping rule, then those shown for every model. Rules that look at answers need a model that loops, and
@@ -23,13 +23,13 @@ function rulesOf(model) {
 }
 
 const limitOf = (rule, planned) =>
-  rule.kind === "After" ? rule.loops : rule.most ?? Math.max(1, planned + (rule.kind === "Oracle" ? rule.more : rule.extra));
+  rule.kind === "After" ? rule.loops : rule.max_loops ?? Math.max(1, planned + (rule.kind === "Oracle" ? rule.offset : rule.extra));
 
 const CHOICES = {
   Oracle: (rule, loops, limit) => limit,
   After: (rule, loops, limit) => limit,
   MaxConfidence: (rule, loops) => loops.reduce((best, loop, k) => (loop.confidence > loops[best].confidence ? k : best), 0) + 1,
-  Halted: (rule, loops, limit) => Math.min((loops.findIndex((loop) => loop.ends > 1) + 1 || limit) + rule.more, limit),
+  Halted: (rule, loops, limit) => Math.min((loops.findIndex((loop) => loop.ends > 1) + 1 || limit) + rule.delay, limit),
   Converged(rule, loops, limit) {
     const same = (k) => loops[k].said.slice(0, loops[k].ends).join() === loops[k + 1].said.slice(0, loops[k + 1].ends).join();
     for (let k = 0; k + rule.patience < loops.length; k++) {
