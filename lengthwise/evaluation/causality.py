@@ -91,6 +91,7 @@ def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> 
                     "the same rows got different logits in a second call; use random numbers in training only, as "
                     "nn.Dropout does, and start each call of forward from the same state"
                 )
+            _check_other_rows(model, batch.inputs, logits, tolerance)
             if recipe.layout.causal:
                 _check_causality(model, batch, logits, recipe.layout, tolerance)
             _check_padding(model, batch.inputs, logits, tolerance)
@@ -251,6 +252,18 @@ def _find_size_error(model: Model, recipe: Recipe, size: tuple[int, ...]) -> Usa
     except UsageError as fault:
         return fault
     return None
+
+
+def _check_other_rows(model: Model, inputs: Inputs, logits: Float[Tensor, "b t v"], tolerance: Tolerance) -> None:
+    """Raise UsageError if the tokens of the other rows change the logits of the first."""
+    changed = (inputs.tokens + 1) % (int(inputs.tokens.max()) + 1)
+    changed[0] = inputs.tokens[0]
+    changed_logits = _compute_logits(model, replace(inputs, tokens=changed))
+    if _logits_differ(logits[:1], changed_logits[:1], inputs.padding_mask[:1], tolerance):
+        raise UsageError(
+            f"{_name_model(model)} reads other rows: a row's logits change when other rows of the batch change; "
+            "compute each row from its own tokens"
+        )
 
 
 def _check_causality(

@@ -49,6 +49,14 @@ class CausalEncoder(Encoder):
         return self.attend(tokens, torch.ones(tokens.shape[1], tokens.shape[1]).tril() > 0)
 
 
+class NextRowEncoder(CausalEncoder):
+    """A causal model in which each row also reads the next row of the batch."""
+
+    def forward(self, tokens):
+        found = super().forward(tokens)
+        return found + found.roll(1, 0)
+
+
 class RandomEncoder(CausalEncoder):
     """A causal model that also applies dropout in evaluation."""
 
@@ -129,6 +137,8 @@ def build_recipe(layout, kind):
         (lw.NextToken(), "UnmaskedEncoder", "UnmaskedEncoder looks ahead"),
         (lw.FullOutput(), "MaskedEncoder", "MaskedEncoder looks ahead"),
         (lw.Pairs(), "UnmaskedEncoder", "UnmaskedEncoder reads padding"),
+        (lw.NextToken(), "NextRowEncoder", "NextRowEncoder reads other rows: a row's logits change when other rows"),
+        (lw.Pairs(), "NextRowEncoder", "NextRowEncoder reads other rows"),
         (lw.NextToken(), "RandomEncoder", "RandomEncoder is random at test time"),
         (lw.Pairs(), "RandomEncoder", "RandomEncoder is random at test time"),
         (lw.NextToken(), "NumpyRandom", "NumpyRandom is random at test time"),
