@@ -28,7 +28,7 @@ COLUMNS = ("claim", "at", "here", "earlier seeds", "verdict")
 MIN_SEEDS = 3  # fewer decide nothing
 
 
-def write_claims(path: str) -> str:
+def format_claims(path: str) -> str:
     """Return a tally of the verdicts, and a table per source. A row has a claim, its size (bold if the recipe was
     chosen on it), our figure (mean over seeds, worst family), the number of earlier seeds, and the verdict."""
     toml_claims = tomllib.loads((ROOT / path).read_text())["claim"]
@@ -37,7 +37,7 @@ def write_claims(path: str) -> str:
         rows[claim["source"]].append(_format_claim(claim))
     sides = [(shares, *others.values()) for shares, others in map(_read_exact_matches, toml_claims)]
     several = sum(min(map(len, side)) >= MIN_SEEDS for side in sides)
-    parts = [write_tally((row[-1] for found in rows.values() for row in found), several)]
+    parts = [format_tally((row[-1] for found in rows.values() for row in found), several)]
     aligned = ["---:" if head == "at" else "---" for head in COLUMNS]
     for found in rows.values():
         for row in found:
@@ -46,7 +46,7 @@ def write_claims(path: str) -> str:
     return "\n".join(parts)
 
 
-def write_main_results(path: str, system: str) -> str:
+def format_main_results(path: str, system: str) -> str:
     """Write the main results of a paper: its claims, our measurements, their costs and commands."""
     toml_claims = tomllib.loads((ROOT / path).read_text())["claim"]
     lines = [("claim", "here", "seeds", "CPU min", "command"), ("---", "---", "---:", "---:", "---")]
@@ -62,7 +62,7 @@ def write_main_results(path: str, system: str) -> str:
     return f"{format_table(lines)}\n{note}\n"
 
 
-def write_standings(path: str) -> str:
+def format_standings(path: str) -> str:
     """List claims as reproduced, contradicted or open. Undecided claims are listed only if they are main results of a
     paper."""
     toml_claims = tomllib.loads((ROOT / path).read_text())["claim"]
@@ -89,7 +89,7 @@ def write_standings(path: str) -> str:
     return "\n".join(parts)
 
 
-def write_tally(verdicts: Iterable[str], several: int) -> str:
+def format_tally(verdicts: Iterable[str], several: int) -> str:
     """Return a table that counts claims by verdict, and undecided ones by reason. ``several`` claims have ``MIN_SEEDS``
     seeds or more."""
     verdicts = list(verdicts)

@@ -34,7 +34,7 @@ from lengthwise.studies.looped import TEST_LENGTHS, scale_test_length
 UNFITTED_NOTE = " † not fitted: below .99 at training length."
 
 
-def write_accuracy_table(folder: str, problem_sets: str, *sizes_and_recipes: str) -> str:
+def format_accuracy_table(folder: str, problem_sets: str, *sizes_and_recipes: str) -> str:
     """Write a table of exact match by each recipe's own stopping rule: the median over seeds (worst–best). Equal sizes
     on two axes are written as one number. ``folder`` is one folder, or several joined by +; ``problem_sets`` is one
     name, or several joined by commas. If ``sizes_and_recipes`` are given, only these are shown."""
@@ -63,7 +63,7 @@ def write_accuracy_table(folder: str, problem_sets: str, *sizes_and_recipes: str
     return f"{format_table(lines)}\n{note}\n"
 
 
-def write_rule_table(folder: str, size: str, *problems: str) -> str:
+def format_rule_table(folder: str, size: str, *problems: str) -> str:
     """Write a table of one recipe's exact match at a size, and of the mean number of loops that ran. It has a row for
     each stopping rule and a column for each set of problems."""
     cells: dict[str, dict[str, str]] = defaultdict(dict)
@@ -76,7 +76,7 @@ def write_rule_table(folder: str, size: str, *problems: str) -> str:
     return format_table(lines)
 
 
-def write_map_table(*folders_and_sizes: str) -> str:
+def format_map_table(*folders_and_sizes: str) -> str:
     """Summarize maps: the mean over all pairs of sizes up to a size (40) or in a range (21-40), and the worst cell. A
     diagonal cell measured beyond the map gets its own row. In the arguments, each folder is followed by its sizes. All
     maps of a folder have one stopping rule."""
@@ -109,7 +109,7 @@ def _parse_range(size_range: str) -> tuple[int, int]:
     return int(low or 1), int(high)
 
 
-def write_loop_count_table(folder: str, *words: str) -> str:
+def format_loop_count_table(folder: str, *words: str) -> str:
     """Write the means of a folder's maps after the planned number of loops and after each other measured number. A mean
     is over all pairs of sizes up to a size (40) or in a range (21-40). ``words`` are sizes and, to show only some
     numbers of loops, ``loops=1,32``."""
@@ -139,7 +139,7 @@ def write_loop_count_table(folder: str, *words: str) -> str:
     return format_table(lines)
 
 
-def write_method_table(*folders: str) -> str:
+def format_method_table(*folders: str) -> str:
     """Write the mean exact match over seeds of every method on every task (Fan et al. 2025) at the task's test length.
     ``folders`` has one entry per task of ``TEST_LENGTHS``, in order: a folder, or several joined by ``+``. Models in
     ``looped-half`` are trained on half the range. A missing folder counts as not measured."""
@@ -162,7 +162,7 @@ def write_method_table(*folders: str) -> str:
     return f"{format_table(zip(*columns, strict=True))}\n{note}\n"
 
 
-def write_control_table(*folders: str) -> str:
+def format_control_table(*folders: str) -> str:
     """Compare exact match of models with a loop, a window, both or neither, at the training length and at twice the
     training length, on uniform problems and on each seed's worst family. Each folder has the name of its task."""
     names = ("both", "window", "loops", "neither")
@@ -199,7 +199,7 @@ def _read_seed_scores(folder: str) -> dict[tuple[str, str], list[tuple[float, fl
     return shares
 
 
-def write_matrix(folder: str) -> str:
+def format_matrix(folder: str) -> str:
     """Write a row for every cell of a matrix: exact match on uniform problems and on the worst family at each multiple
     of the training length. The last columns include the lowest family and the scaled score at the largest multiple, the
     cost of training, and the published score."""

@@ -102,7 +102,7 @@ def read_our_scores(entry: dict[str, str]) -> OurScores:
     return OurScores(seeds, tuple(outline.tops), looked_at, outline.stopping, minutes)
 
 
-def write_record_tally(path: str) -> str:
+def format_record_tally(path: str) -> str:
     """Write the numbers of records: all, read first-hand, second-hand, and by our verdict."""
     records = load_records(path)
     verdicts = Counter(record["ours"]["verdict"] for record in records if "ours" in record)
@@ -128,7 +128,7 @@ def format_records_json(path: str) -> str:
     return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
 
 
-def write_record_list(path: str, group: str) -> str:
+def format_record_list(path: str, group: str) -> str:
     """Write a group of records as a list: each published result, and ours if there is one."""
     found = [record for record in load_records(path) if record["group"] == group]
     if not found:

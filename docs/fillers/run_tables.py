@@ -22,12 +22,12 @@ MAX_SHOWN_WORDS = 20  # the largest number of words of a command that a page sho
 USUAL_ATTACK_OPTIONS = "--lengths 10,20 --seconds 600"  # options of most attacks, which the page states once
 
 
-def write_code_block(path: str) -> str:
+def format_code_block(path: str) -> str:
     """Return the text of a file as a Markdown block of Python."""
     return f"```python\n{(ROOT / path).read_text()}```\n"
 
 
-def write_command(folder: str) -> str:
+def format_command(folder: str) -> str:
     """Write how a folder's figures were made, as described in results/README.md: a short description in full, or the
     first command of a long description with a link."""
     accounts = {}
@@ -45,7 +45,7 @@ def write_command(folder: str) -> str:
     return f"Made by: {how}\n"
 
 
-def write_cost_table(folder: str) -> str:
+def format_cost_table(folder: str) -> str:
     """Write the number of training runs and the processor hours of each study in a results folder, then those of
     shipped weights that belong to no study."""
     found: dict[str, list[float]] = defaultdict(list)
@@ -65,7 +65,7 @@ def write_cost_table(folder: str) -> str:
     return "".join(lines)
 
 
-def write_selection_sizes(folder: str) -> str:
+def format_selection_sizes(folder: str) -> str:
     """Write a table of the sizes and problem sets on which the recipes of shipped weights were chosen."""
     rows = ["| weights | trained to | lengths looked at | problem sets |", "|---|---:|---|---|"]
     for weights in sorted(path.name for path in (ROOT / folder).iterdir()):
@@ -75,7 +75,7 @@ def write_selection_sizes(folder: str) -> str:
     return "\n".join(rows) + "\n"
 
 
-def write_shipped_scores(folder: str) -> str:
+def format_shipped_scores(folder: str) -> str:
     """Write scores of shipped weights on uniform problems and the lowest family, and the result of the longest attack.
     The scores are at the training length, and at the longest measured lengths up to 1.5 times and up to twice as
     long."""
@@ -113,7 +113,7 @@ def _format_longest(rows: list[Row], recipe: Recipe, min_multiple: float, max_mu
     return f"{said}" + (" ✓" if low["exact"] == 1 else f", {low['problems']} {format_share(low['exact'])}")
 
 
-def write_run_costs(folder: str) -> str:
+def format_run_costs(folder: str) -> str:
     """Write the cost of a folder's runs, from runs.json."""
     runs = json.loads((ROOT / folder / "runs.json").read_text())
     by_name = defaultdict(list)
@@ -128,7 +128,7 @@ def write_run_costs(folder: str) -> str:
     return "".join(lines)
 
 
-def write_score_cards(*folders: str) -> str:
+def format_score_cards(*folders: str) -> str:
     """Return the score cards of several folders as one table."""
     lines = ["| recipe | trained to | chosen on | longest, per seed | longest, uniform | worst family "]
     lines[0] += "| seeds beyond | parameters | operations | CPU min |\n"

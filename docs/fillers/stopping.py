@@ -9,7 +9,7 @@ from fillers.results import ROOT, format_table
 from lengthwise.base.score_rows import format_share, format_size
 
 
-def write_loop_table(path: str) -> str:
+def format_loop_table(path: str) -> str:
     """Write a table of exact match after T(n) − 1 to T(n) + 20 loops, and after the most confident loop of each example
     or batch."""
     shown = {"T−1": -1, "T": 0, "T+1": 1, "T+5": 5, "T+20": 20}

@@ -30,13 +30,13 @@ from mirror import ROOT, Mirror
 import notebooks
 
 TABLES = {  # of a folder of results: by heading, the file that a table needs and the function that writes it
-    "All cells of the matrix": ("matrix.png", exact_match.write_matrix),
+    "All cells of the matrix": ("matrix.png", exact_match.format_matrix),
     "Exact match on uniform problems": (
         "runs.json",
-        lambda folder: "" if _is_map(folder) else exact_match.write_accuracy_table(folder, "uniform"),
+        lambda folder: "" if _is_map(folder) else exact_match.format_accuracy_table(folder, "uniform"),
     ),
-    "Score card": ("card.json", run_tables.write_score_cards),
-    "Cost of training": ("runs.json", run_tables.write_run_costs),
+    "Score card": ("card.json", run_tables.format_score_cards),
+    "Cost of training": ("runs.json", run_tables.format_run_costs),
 }
 MAX_COLUMNS = 40
 ASSETS = ("docs/site/site.css", "docs/site/sort.js")

@@ -6,7 +6,14 @@ import tomllib
 
 import pytest
 from conftest import LONG
-from fillers.claims import VERDICTS, _read_exact_matches, judge_claim, judge_comparison, write_main_results, write_tally
+from fillers.claims import (
+    VERDICTS,
+    _read_exact_matches,
+    format_main_results,
+    format_tally,
+    judge_claim,
+    judge_comparison,
+)
 from fillers.results import ROOT, describe_unfitted, read_outlines
 
 from lengthwise.base.score_rows import select_training_length_rows
@@ -88,7 +95,7 @@ def test_the_tally_counts_each_claim_once():
                 "undecided (not fitted: 0.531 at 20)",
                 "undecided (2 of 3 seeds agree)", "better, none fitted", "undecided (2 seeds agree)",
                 "undecided (chosen out of range: agrees (2 of 3 others not fitted))"]  # fmt: skip
-    lines = write_tally(verdicts, 4)
+    lines = format_tally(verdicts, 4)
     why = "2 seeds agree 1, chosen out of range 1, not fitted 1, one seed agrees 1, seeds on both sides 1"
     assert f"| undecided ({why}) | 5 |" in lines
     assert "| agrees | 1 |" in lines and "| in all | 7 |" in lines and "| with 3 seeds or more | 4 |" in lines
@@ -134,5 +141,5 @@ def test_the_command_of_a_claim_trains_all_its_seeds():
 
 def test_each_main_result_of_a_paper_ends_in_a_command():
     for system in ("looped", "abacus", "notebook", "retran"):
-        lines = write_main_results("docs/claims.toml", system).splitlines()[2:-2]
+        lines = format_main_results("docs/claims.toml", system).splitlines()[2:-2]
         assert lines and all(re.search(r"\| `lengthwise [^`]+` \|$", line) for line in lines)

@@ -52,9 +52,9 @@ def test_the_navigation_has_every_page_and_every_folder_of_results(import_builde
 
 def test_every_table_of_the_gallery_is_on_a_page(import_builder):
     """Each table is written for some folder of results; else it would be missing without an error."""
-    for heading, (needed, write_table) in import_builder("build").TABLES.items():
+    for heading, (needed, format_table) in import_builder("build").TABLES.items():
         folders = [folder for folder in import_builder("gallery").list_folders() if (ROOT / folder / needed).exists()]
-        assert any(write_table(folder).startswith("| ") for folder in folders), heading
+        assert any(format_table(folder).startswith("| ") for folder in folders), heading
 
 
 def test_links_lead_to_pages_of_the_site(import_builder, tmp_path):
