@@ -26,6 +26,7 @@ from lengthwise.base.types import Batch, Inputs, Problems, UsageError
 from lengthwise.experiment.data import check_size
 from lengthwise.experiment.layout import Layout
 from lengthwise.experiment.own_code import guard_foreign_code, is_foreign
+from lengthwise.experiment.problem_set import format_symbols
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import Model, find_limited_encodings, get_device, preserve_modes
 from lengthwise.models.single_pass import SinglePass, TooFewPositions, are_probabilities, describe_too_few_positions
@@ -46,11 +47,14 @@ MAX_ROUNDING_ERRORS = 8  # allowed error of a logit in coarser types, in relativ
 def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> None:
     """Raise UsageError if a model lacks symbols or has too few positions for one of ``sizes``, is not deterministic in
     evaluation, returns NaN, or reads padding, other rows or (in a causal layout) later positions. A layout that shows
-    the answer is refused too. The model is run on short rows, and on rows up to the largest of ``sizes`` (by default,
-    of the training sizes). For the package's own models, only the number of positions is checked."""
+    the answer, and a task whose answers differ from its reference algorithm's, are refused too. The model is run on
+    short rows, and on rows up to the largest of ``sizes`` (by default, of the training sizes). For the package's own
+    models, only the number of positions is checked."""
     if is_foreign(type(recipe.layout)) and not recipe.layout.decodes:
         _check_layout(recipe)
     with preserve_modes(model), guard_foreign_code(recipe):
+        if is_foreign(type(recipe.task)):
+            _check_answers(recipe)
         model.eval()
         if not _is_foreign_model(model):
             _check_positions(model, recipe, sizes)
@@ -113,6 +117,20 @@ def _check_layout(recipe: Recipe) -> None:
             raise UsageError(
                 f"the layout {type(layout).__name__} shows the answer: {name} changes with the answer, so that a model "
                 "could copy it; omit the answer, or set decodes = True and causal = True"
+            )
+
+
+def _check_answers(recipe: Recipe) -> None:
+    """Raise UsageError if one of a few short problems has another answer than that of the task's reference algorithm.
+    ``lengthwise check`` tests many more."""
+    task, problems = recipe.task, _draw_short_problems(recipe)
+    prompts = format_symbols(task, problems.prompt, problems.prompt_length)
+    answers = format_symbols(task, problems.answer, problems.answer_length)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        if (right := task.reference(prompt)) != answer:
+            raise UsageError(
+                f"{type(task).__name__}: the problem {prompt!r} has the answer {answer!r}, "
+                f"but reference returns {right!r}"
             )
 
 

@@ -389,3 +389,19 @@ def test_rounding_errors_that_grow_along_a_row_are_not_reported_as_a_leak():
     assert (alone - together).abs().max() > 1e-3  # otherwise the test would be vacuous
     net.float()
     assert lw.evaluate(net, [10, 80], trained_to=10, samples=4, quiet=True, **known)
+
+
+def test_a_task_whose_answers_contradict_its_reference_is_neither_trained_nor_measured():
+    @dataclass(frozen=True)
+    class ReversedCopy(lw.Copy):
+        """Its answers are copies, while its reference reverses them."""
+
+        def reference(self, prompt):
+            return prompt[::-1]
+
+    message = r"^ReversedCopy: the problem '\d+' has the answer '\d+', but reference returns '\d+'$"
+    with pytest.raises(lw.UsageError, match=message):
+        lw.train("looped-copy", "steps=1", task=ReversedCopy(), quiet=True)
+    with pytest.raises(lw.UsageError, match=message):
+        lw.evaluate(CausalEncoder(4, 4), [4], task=ReversedCopy(), layout=lw.NextToken(), trained_to=4, quiet=True)
+    assert not list(get_runs_folder().glob("*"))
