@@ -239,7 +239,9 @@ def validate(annotation: Any, value: Any, path: str) -> Any:
             value = annotation(value)
         if type(value) is not annotation or (isinstance(value, float) and not math.isfinite(value)):
             names = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
-            raise UsageError(f"{path}: {quote_value(value)} is not {names[annotation]}")
+            is_whole = annotation is int and isinstance(value, float) and value % 1 == 0 and abs(value) < 2**53
+            advice = f": write {int(value)}" if is_whole else ""
+            raise UsageError(f"{path}: {quote_value(value)} is not {names[annotation]}{advice}")
         return value
     if not (origin is dict or typing.is_typeddict(annotation)):
         return _validate_part(annotation, value, path)

@@ -190,6 +190,9 @@ WRONG_CHANGES = [
     ("steps=", "steps: '' is neither"),
     ("steps=1j", "steps: '1j' is not a whole number"),
     ("steps=3 4", "steps: '3 4' is neither"),
+    ("steps=1e3", r"steps: 1000.0 is not a whole number: write 1000$"),
+    ("steps=1e300", r"steps: 1e\+300 is not a whole number$"),
+    ("steps=3.5", r"steps: 3.5 is not a whole number$"),
     *(
         (f"steps={nested}", "steps: ")
         for nested in ("(" * 5000, "-" * 50_000 + "1", "A(b=" * 500, "[" * 150 + "]" * 150)
