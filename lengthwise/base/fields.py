@@ -294,11 +294,12 @@ def _build_part(cls: type, values: Mapping[str, Any], path: str) -> Any:
             raise UsageError(f"{inside}{name:.80}: there is no such field; {known}")
         checked[name] = validate(types[name], value, f"{inside}{name}")
     needed = [f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is MISSING]
-    where = path or "recipe"
+    where = f"{path}: " if path else ""
     if missing_methods := sorted(getattr(cls, "__abstractmethods__", ())):
-        raise UsageError(f"{where}: {cls.__name__} lacks the method {', '.join(missing_methods)}")
+        plural = "s" * (len(missing_methods) > 1)
+        raise UsageError(f"{where}{cls.__name__} lacks the method{plural} {' and '.join(missing_methods)}")
     if missing := [name for name in needed if name not in checked]:
-        raise UsageError(f"{where}: {cls.__name__} needs {', '.join(missing)}, e.g. {cls.__name__}({missing[0]}=…)")
+        raise UsageError(f"{where}{cls.__name__} needs {', '.join(missing)}, e.g. {cls.__name__}({missing[0]}=…)")
     return cls(**checked)
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import lengthwise as lw
 from lengthwise.base.fields import (
     Config,
+    build,
     decode,
     encode,
     find_part_classes,
@@ -322,3 +323,14 @@ def test_parts_that_are_nested_too_deeply_are_refused():
         tree["model"] = {"kind": "Timed", "answers": tree["model"]}
     with pytest.raises(lw.UsageError, match="nested too deeply"):
         decode(lw.Recipe, tree)
+
+
+def test_a_class_that_lacks_methods_is_refused_with_their_names():
+    @dataclass(frozen=True)
+    class Unfinished(lw.Task):
+        pass
+
+    with pytest.raises(lw.UsageError, match=r"^Unfinished lacks the methods answer_slots and .* and reference"):
+        build(Unfinished, [])
+    with pytest.raises(lw.UsageError, match=r"^task: Unfinished lacks the methods answer_slots and .* and reference"):
+        RECIPE.change(["task=Unfinished"])
