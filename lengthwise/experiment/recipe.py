@@ -157,7 +157,10 @@ class Recipe(fields.Config):
             raise UsageError(f"{self.task.name} has no harder set of problems: leave hard at 0")
         if self.families + self.hard > 1:
             raise UsageError(f"families={self.families} and hard={self.hard} must add up to 1 at most")
-        families = choose_families(self.task.families, self.family_names, f"family_names: {self.task.name}")
+        try:
+            families = choose_families(self.task.families, self.family_names, f"family_names: {self.task.name}")
+        except UsageError as error:
+            raise UsageError(f"{error}; family_names=() draws from all") from None
         smallest, top = min((family.smallest for family in families), default=0), self.tops[0]
         if smallest > top:
             raise UsageError(f"family_names: sizes start at {smallest}, above lengths.top={top}: name other families")

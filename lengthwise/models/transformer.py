@@ -142,7 +142,8 @@ class TransformerModel(Model):
         for position, encoding in zip(spec.positions, encodings, strict=True):
             if encoding.attends and not any(block.mixer.attends for block in blocks):
                 names = ", ".join(dict.fromkeys(type(mixer).__name__ for mixer in mixers))
-                raise UsageError(f"{type(position).__name__} needs a mixer with attention, not {names}")
+                advice = "use model.positions=NoPE"
+                raise UsageError(f"{type(position).__name__} needs a mixer with attention, not {names}: {advice}")
         self.norm = nn.LayerNorm(spec.width, spec.eps) if spec.final_norm == "loop" else nn.Identity()
         self.readout = _build_readout(spec, output_symbol_count)
 

@@ -114,9 +114,12 @@ def test_mixers_alternate_over_the_layers():
     assert not list_broken_laws(replace(SMALL_SPEC, layers=2, mixers=(Attention(), _ModuleSpec())))
 
 
+NEEDS_ATTENTION = "Local needs a mixer with attention, not _ModuleSpec, _LayerNumberSpec: use model.positions=NoPE$"
+
+
 def test_an_attention_encoding_needs_at_least_one_attention_layer():
     build_model(layers=2, mixers=(_ModuleSpec(), Attention()), positions=(lw.Local(1),))
-    with pytest.raises(lw.UsageError, match="Local needs a mixer with attention, not _ModuleSpec, _LayerNumberSpec"):
+    with pytest.raises(lw.UsageError, match=NEEDS_ATTENTION):
         build_model(layers=2, mixers=(_ModuleSpec(), _LayerNumberSpec()), positions=(lw.Local(1),))
 
 
