@@ -11,13 +11,13 @@ import lengthwise as lw
 
 @dataclass(frozen=True)
 class StandStill(lw.Objective):
-    """The mean of two losses: after each row's own loops, and after ``further`` more loops."""
+    """The mean of two losses: after each row's own loops, and after ``extra_loops`` more loops."""
 
-    further: Annotated[int, lw.Range(1)] = 2
+    extra_loops: Annotated[int, lw.Range(1)] = 2
 
     def __call__(self, runner, batch, loops, generator):
         targets, losses = batch.targets[batch.loss_mask], []
-        for depth in (loops, loops + self.further):
+        for depth in (loops, loops + self.extra_loops):
             logits = runner.last(batch.inputs, depth, batch.loss_mask)  # (answer tokens of all rows, vocabulary)
             losses.append(F.cross_entropy(logits, targets.to(logits.device)))
         value = torch.stack(losses).mean()

@@ -9,7 +9,7 @@ import lengthwise as lw
 
 @dataclass(frozen=True)
 class Confident(lw.Stopping):
-    """Stop at the first loop whose answer has a mean probability per token of at least ``least``, or at the limit."""
+    """Stop at the first loop whose mean probability per answer token is ``threshold`` or more, or at the limit."""
 
     threshold: Annotated[float, lw.Range(0, 1, "open")] = 0.99
     extra: Annotated[int, lw.Range(0)] = 20  # loops allowed beyond the planned ones

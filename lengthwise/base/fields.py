@@ -178,6 +178,7 @@ def _set_at_path(tree: Any, path: list[str], value: Any, full_name: str) -> None
     elif isinstance(tree, dict):
         if isinstance(value, str) and isinstance(tree.get(last), dict):
             value = {"kind": value}  # so that later changes can name its fields
+        tree.pop(last, None)  # a later change wins, even if one of them uses a field's former name
         tree[last] = value
     else:
         raise UsageError(f"{full_name}: there is no such field as {last}")

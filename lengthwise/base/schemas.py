@@ -218,4 +218,6 @@ ROW_SCHEMAS: dict[str, Any] = {
 def validate_row(schema: Any, row: Any, path: str) -> Row:
     """Validate a stored row. The name of a stopping rule gets today's names of its fields."""
     row = fields.decode(schema, row, path)
-    return row | {"stopping": update_rule_name(row["stopping"])} if "stopping" in row else row
+    if "stopping" in row:
+        row["stopping"] = update_rule_name(row["stopping"])
+    return row

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 from lengthwise.base.ranges import Sizes
@@ -29,6 +30,7 @@ FORMER_FIELDS = {
 }
 
 
+@cache
 def update_rule_name(name: str) -> str:
     """Return a stopping rule's name in scores with today's names of its fields."""
 
@@ -36,7 +38,7 @@ def update_rule_name(name: str) -> str:
         names = FORMER_FIELDS.get(match[1], {})
         return f"{match[1]}({re.sub(r'[a-z_]+(?==)', lambda field: names.get(field[0], field[0]), match[2])})"
 
-    return re.sub(r"([A-Za-z]+)\(([^()]*)\)", update_fields, name) if "(" in name else name
+    return re.sub(r"([A-Za-z]+)\(([^()]*)\)", update_fields, name)
 
 
 def format_size(sizes: Iterable[int]) -> str:

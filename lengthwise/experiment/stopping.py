@@ -1,5 +1,5 @@
 """Stopping rules, which choose the loop whose answer is used, given a ``Trace`` and T(n). ``After``, ``Settled`` and
-rules with a limit ``most`` do not use T(n)."""
+rules with a limit ``max_loops`` do not use T(n)."""
 
 from __future__ import annotations
 

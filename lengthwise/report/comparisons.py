@@ -391,7 +391,7 @@ class PooledComparison(PrintedTable):
             parts += ["Differences of means: in brackets Welch's 95 % interval over seeds, not over problems."]
         single = list(dict.fromkeys(curve.label for curve in self.curves if len(curve.rows_by_seed) == 1))
         parts += [f"One seed, so no interval over seeds: {', '.join(single)}."] * bool(single and self.differences)
-        left_out = [f"{MAX_SIZE_COLUMNS} of {len(self.sizes)} sizes are shown."][: len(self.sizes) > MAX_SIZE_COLUMNS]
+        left_out = [f"{MAX_SIZE_COLUMNS} of {len(self.sizes)} sizes are shown."] * (len(self.sizes) > MAX_SIZE_COLUMNS)
         return " ".join([*parts, f"Trained on up to {trained}.", *left_out])
 
 

@@ -167,8 +167,8 @@ class Expression(Task, former_names={"most": "max_value_length"}):
     """An expression of numbers, +, - and * and parentheses → its value: ``(3-8)*-4`` → ``20``. T is the number of
     operators.
 
-    The size is the number of characters of the expression. The value has at most ``most`` characters, the minus sign
-    included.
+    The size is the number of characters of the expression. The value has at most ``max_value_length`` characters, the
+    minus sign included.
     """
 
     max_value_length: Annotated[int, Range(1, 15)] = 5  # largest number of characters of a value
@@ -180,8 +180,8 @@ class Expression(Task, former_names={"most": "max_value_length"}):
     question = "Answer the math question."  # the instruction that ReTran uses
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        """Sample from the grammar's distribution, conditioned on the lengths and on values of at most ``most``
-        characters."""
+        """Sample from the grammar's distribution, conditioned on the lengths and on values of at most
+        ``max_value_length`` characters."""
         lengths = sizes[:, 0]
         if int(lengths.min()) < self.smallest:
             raise UsageError(f"expression: lengths must be {self.smallest} or more, not {int(lengths.min())}")
@@ -199,7 +199,7 @@ class Expression(Task, former_names={"most": "max_value_length"}):
 
     def sample_natural(self, count: int, low: int, high: int, generator: Generator) -> Problems:
         """Sample from the grammar's distribution, conditioned on lengths from ``low`` to ``high`` and on values of at
-        most ``most`` characters."""
+        most ``max_value_length`` characters."""
         self.check_natural_sizes(count, low, high)
         mass = torch.where(torch.arange(high + 1) < low, 0, grammar.get_tables(high).mass[: high + 1])
         parts = []
@@ -215,13 +215,13 @@ class Expression(Task, former_names={"most": "max_value_length"}):
         return self._build_problems(lengths, rows, values)
 
     def _is_short(self, value: Any) -> Any:
-        """Return whether a number, or each number of a tensor, has at most ``most`` characters."""
+        """Return whether a number, or each number of a tensor, has at most ``max_value_length`` characters."""
         return (value > -(10 ** (self.max_value_length - 1))) & (value < 10**self.max_value_length)
 
     def _build_problems(
         self, lengths: Int[Tensor, " b"], rows: UInt8[Tensor, "b p"], values: Int[Tensor, " b"]
     ) -> Problems:
-        # Write the values' symbols: up to ``most`` digits, from the first one on, and a minus sign before them.
+        # Write the values' symbols: up to ``max_value_length`` digits, from the first on, after a minus sign if any.
         remainder, negative, digits = values.abs().double(), values < 0, []
         powers = 10.0 ** torch.arange(self.max_value_length, dtype=torch.float64)
         answer_length = torch.bucketize(remainder, powers[1:], right=True) + 1
@@ -272,7 +272,8 @@ class Expression(Task, former_names={"most": "max_value_length"}):
     def parse(self, text: str) -> Problems:
         """Read an expression and simplify it: ``--`` becomes ``+``, ``+-`` becomes ``-``, and leading zeros and the
         sign of ``-0`` are dropped. Raises UsageError for expressions outside the grammar (a single number, parentheses
-        without an operator, a minus sign before a parenthesis) and for values of more than ``most`` characters."""
+        without an operator, a minus sign before a parenthesis) and for values of more than ``max_value_length``
+        characters."""
         expression = self.vocab.decode(parse_symbols(self, text))
         if not _is_in_grammar(expression):
             raise UsageError(f"expression: write numbers with + - * and parentheses, as in (3-8)*-4, not {expression}")
@@ -294,7 +295,7 @@ class Expression(Task, former_names={"most": "max_value_length"}):
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         """Return the largest possible length of a value: one less than the expression's length, and at most
-        ``most``."""
+        ``max_value_length``."""
         return (sizes[:, 0] - 1).clamp(max=self.max_value_length)
 
 

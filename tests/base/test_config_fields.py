@@ -150,6 +150,8 @@ def test_a_renamed_field_keeps_ids_and_may_be_given_by_its_former_name():
     for key in ("far", "distance"):
         assert decode(RadiusAfter, {"kind": "RadiusBefore", key: 3}) == RadiusAfter(3)
         assert override(RadiusAfter(), [f"{key}=3"]) == RadiusAfter(3)
+    assert override(RadiusAfter(), ["far=3", "distance=4"]) == RadiusAfter(4)
+    assert override(RadiusAfter(), ["distance=4", "far=3"]) == RadiusAfter(3)
 
 
 def test_former_names_of_fields_are_no_names_of_other_fields():

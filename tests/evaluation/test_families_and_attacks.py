@@ -74,10 +74,8 @@ def test_a_small_size_is_measured_on_all_its_problems():
     assert (score.problems, score.count, score.exact) == ("every", 32, right / 32)
     assert find_short_sizes(PARITY) == list(range(1, 12))
     assert find_short_sizes(replace(PARITY, lengths=lw.Uniform(6, bottom=4))) == list(range(4, 12))
-    assert find_short_sizes(replace(PARITY, lengths=lw.Curriculum(20, 1, max_per_axis=(2,)))) == [
-        1,
-        2,
-    ]  # without unnamed sizes
+    limited = replace(PARITY, lengths=lw.Curriculum(20, 1, max_per_axis=(2,)))
+    assert find_short_sizes(limited) == [1, 2]  # without unnamed sizes
 
 
 def test_a_task_of_few_problems_at_every_size_has_a_longest_short_size(monkeypatch):

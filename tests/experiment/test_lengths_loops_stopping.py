@@ -90,7 +90,7 @@ def test_rows_of_the_longest_size_stand_anywhere_in_a_batch_and_respect_largest_
 
 @given(st.integers(1, 4), st.integers(0, 4), st.integers(0, 4), st.integers(1, 5), st.integers(0, 9))
 def test_the_largest_size_of_a_curriculum_counts_up(bottom, start_offset, top_offset, every, hold):
-    """The maximum starts at ``start``, grows by one every ``every`` steps after ``hold``, and stays at ``top``."""
+    """The maximum starts at ``start``, grows by 1 every ``every`` steps after ``hold_steps``, and stays at ``top``."""
     start, top = bottom + start_offset, bottom + start_offset + top_offset
     lengths = lw.Curriculum(top=top, every=every, start=start, bottom=bottom, hold_steps=hold)
     wanted = [start] * hold + [min(top, start + i) for i in range(top_offset + 2) for _ in range(every)]
@@ -254,8 +254,8 @@ def choose_by_loop(stopping, trace, planned, row):
     confidence = trace.confidence[:ran, row].tolist()
     predicted = [trace.predictions[k, row, : int(trace.ends[k, row])].tolist() for k in range(ran)]
     match stopping:
-        case Oracle(offset=more):
-            return max(1, int(planned[row]) + more)
+        case Oracle(offset=offset):
+            return max(1, int(planned[row]) + offset)
         case After(loops=loops):
             return loops
         case MaxConfidence(per="batch"):
@@ -263,8 +263,8 @@ def choose_by_loop(stopping, trace, planned, row):
             return confidence.index(max(confidence)) + 1
         case MaxConfidence():
             return confidence.index(max(confidence)) + 1
-        case Halted(delay=more):
-            return min(next((k + 1 for k in range(ran) if len(predicted[k]) > 1), ran) + more, ran)
+        case Halted(delay=delay):
+            return min(next((k + 1 for k in range(ran) if len(predicted[k]) > 1), ran) + delay, ran)
         case Converged(patience=patience):
             same = [predicted[k : k + patience + 1] == [predicted[k]] * (patience + 1) for k in range(ran)]
             return (same.index(True) if True in same else ran - 1) + 1
