@@ -57,7 +57,8 @@ from lengthwise.nn.position import ALiBi, Encoding, Learned, NoPE, Position, RoP
 from lengthwise.nn.window import Local
 from lengthwise.objectives import Every, Final, Objective, Progressive, Segments
 from lengthwise.registry import sources
-from lengthwise.report.comparisons import Comparison, PooledComparison, Scores
+from lengthwise.report.comparisons import Comparison, Scores
+from lengthwise.report.pooled import PooledComparison
 from lengthwise.runners import Runner
 from lengthwise.runners.cpu import plain
 from lengthwise.runners.plain import detach, unroll

@@ -20,7 +20,8 @@ from lengthwise.base.score_rows import format_share, format_size, select_reporte
 from lengthwise.experiment.own_code import describe_user_error
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import ModelSpec
-from lengthwise.report.comparisons import PooledComparison, Scores
+from lengthwise.report.comparisons import Scores
+from lengthwise.report.pooled import PooledComparison
 from lengthwise.runs import run
 from lengthwise.runs.folder import SHIPPED_FOLDER, RunFolder, get_runs_folder, list_shipped_weights, require_run
 

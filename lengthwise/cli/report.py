@@ -18,8 +18,8 @@ from lengthwise.cli.console import announce_duration, has_code_changed, print_fi
 from lengthwise.cli.shared import Arguments, OutputOptions, ProgressOptions
 from lengthwise.report import build_all_curves, by_recipe, drop_repeated_folders
 from lengthwise.report.card import build_card_table, build_score_card
-from lengthwise.report.comparisons import PooledComparison
 from lengthwise.report.matrix import build_matrix_rows, build_matrix_table, publish_matrix
+from lengthwise.report.pooled import PooledComparison
 from lengthwise.report.publish import publish, publish_depth, redraw_figures
 from lengthwise.report.results_folder import is_results_folder, read_figures_json, read_inquiries, read_published_runs
 from lengthwise.report.style import KNOWN_FORMATS, PNG_ONLY

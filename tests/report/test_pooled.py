@@ -7,7 +7,7 @@ from made_up_runs import build_run, recipe
 
 import lengthwise as lw
 from lengthwise.base.results import student_quantile, welch_interval
-from lengthwise.report.comparisons import PooledComparison
+from lengthwise.report.pooled import PooledComparison
 from lengthwise.runs.folder import DIVERGED
 from lengthwise.tasks.arithmetic import Multiplication
 
