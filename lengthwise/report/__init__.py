@@ -109,6 +109,10 @@ class Curve:
         short = [top if top < self.top else math.inf for top in self.tops]
         return [point for point in self.points if point.sizes == tuple(min(point.length, top) for top in short)]
 
+    def has_all_seeds(self, point: Point) -> bool:
+        """Return True if every seed was measured at this point's size."""
+        return point.seed_count == len(self.rows_by_seed)
+
     def has_all_problems(self) -> bool:
         """Return True if every seed was measured on all problems of the training length."""
         names = [row["problems"] for row in self._latest_rows if tuple(row["sizes"]) == self.tops]

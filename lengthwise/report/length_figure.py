@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -91,7 +91,8 @@ def draw_length_figure(
         return _draw_panels(parts, title, width, max_legend_columns=5, max_length=max_length)
     figure, (axes,) = create_panels(1, len(curves), width)
     _draw_plot(axes, parts[0])
-    ends = [(curve.diagonal[-1].length, curve.diagonal[-1].mean) for curve in curves]
+    last_points = [([*filter(curve.has_all_seeds, curve.diagonal)] or curve.diagonal)[-1] for curve in curves]
+    ends = [(point.length, point.mean) for point in last_points]
     name_lines(axes, parts[0].styles, ends, width, heading)
     if title:
         axes.set_title(wrap_title(title, width), pad=15)
@@ -157,12 +158,14 @@ def _draw_panels(
 
 
 def _draw_plot(axes: Axes, panel: PlotPanel, max_length: int | None = None) -> None:
-    """Draw a panel's curves, up to ``max_length`` or by default their largest size, and describe their bands."""
+    """Draw a panel's curves, up to ``max_length`` or by default their largest size, and describe their bands. A line
+    joins the sizes that all seeds were measured at; other sizes have separate hollow markers, with their bands."""
     curves = panel.curves
     _set_up_length_axes(axes, curves, max_length or max(curve.diagonal[-1].length for curve in curves))
-    few, banded = len(curves) <= len(COLOURS), list[Curve]()
+    few, banded, some_apart = len(curves) <= len(COLOURS), list[Curve](), False
     for look, curve in zip(panel.styles, curves, strict=True):
-        points = curve.diagonal
+        points = [point for point in curve.diagonal if curve.has_all_seeds(point)]
+        apart = [point for point in curve.diagonal if not curve.has_all_seeds(point)]
         sizes, means = [point.length for point in points], [point.mean for point in points]
         layer = 2.9 if look.highlight else 3.0  # drawn below the others, so that its wide line does not hide them
         marked = math.ceil(len(sizes) / MARKERS_PER_LINE)
@@ -172,11 +175,17 @@ def _draw_plot(axes: Axes, panel: PlotPanel, max_length: int | None = None) -> N
             low, high = [point.low for point in points], [point.high for point in points]
             alpha = 0.18 if few or look.highlight else 0.1  # many bands overlap
             axes.fill_between(sizes, low, high, alpha=alpha, color=look.colour, linewidth=0, zorder=2)
+        hollow = replace(look, is_hollow=True, name="_").to_matplotlib() | {"linestyle": ""}  # "_": not in a legend
+        for point in apart:
+            axes.vlines(point.length, point.low, point.high, color=look.colour, linewidth=0.8, zorder=2)
+            axes.plot(point.length, point.mean, zorder=layer, clip_on=False, **hollow)
+        some_apart = some_apart or bool(apart)
     if banded and axes.get_xlabel():
         several = {point.seed_count > 1 for curve in banded for point in curve.diagonal}
         bands = ["worst to best seed"] * (True in several) + ["95 % interval of a single seed"] * (False in several)
         means, explained = "\nlines: mean over seeds" * (True in several), ",\nor ".join(bands)
-        axes.set_xlabel(f"{axes.get_xlabel()}{means}\nbands: {explained}")
+        partial = "\nseparate markers: fewer seeds" * some_apart
+        axes.set_xlabel(f"{axes.get_xlabel()}{means}{partial}\nbands: {explained}")
 
 
 def _set_up_length_axes(axes: Axes, curves: Sequence[Curve], max_length: int) -> None:

@@ -67,6 +67,19 @@ class PooledComparison(PrintedTable):
         return sorted(set.intersection(*measured) or set().union(*measured)) if measured else []
 
     @cached_property
+    def _partial_sizes(self) -> list[Sizes]:
+        """The sizes at which a curve is the mean of fewer seeds than at others."""
+        partial = [point.sizes for curve in self.curves for point in curve.points if not curve.has_all_seeds(point)]
+        return [size for size in self.sizes if size in partial]
+
+    def _choose_columns(self) -> list[Sizes]:
+        """Return the sizes that a table shows, the smallest and the largest of them; if there are too many, those that
+        all seeds were measured at come first."""
+        complete = [size for size in self.sizes if size not in self._partial_sizes]
+        sizes = complete if len(self.sizes) > MAX_SIZE_COLUMNS and complete else self.sizes
+        return [*sizes[: MAX_SIZE_COLUMNS - 1], *sizes[MAX_SIZE_COLUMNS - 1 :][-1:]]
+
+    @cached_property
     def differences(self) -> dict[tuple[str, str], dict[Sizes, Difference]]:
         """The differences of all later recipes from the first, by recipe and set of problems, then by size."""
         first = self.curves[0].label
@@ -133,7 +146,7 @@ class PooledComparison(PrintedTable):
         return "\n".join([*lines, f"% {' '.join((caption or self.title()).split())}"]) + "\n"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        sizes = [*self.sizes[: MAX_SIZE_COLUMNS - 1], *self.sizes[MAX_SIZE_COLUMNS - 1 :][-1:]]
+        sizes = self._choose_columns()
         tops = {curve.tops for curve in self.curves}
         marked = [format_size(s) + TRAINED_MARK * all(is_within_training_sizes(s, t) for t in tops) for s in sizes]
         rows, warnings = [], collect_warnings_by_recipe(self.curves)
@@ -160,7 +173,10 @@ class PooledComparison(PrintedTable):
             parts += ["Differences of means: in brackets Welch's 95 % interval over seeds, not over problems."]
         single = list(dict.fromkeys(curve.label for curve in self.curves if len(curve.rows_by_seed) == 1))
         parts += [f"One seed, so no interval over seeds: {', '.join(single)}."] * bool(single and self.differences)
-        left_out = [f"{MAX_SIZE_COLUMNS} of {len(self.sizes)} sizes are shown."] * (len(self.sizes) > MAX_SIZE_COLUMNS)
+        shown = self._choose_columns()
+        if partial := [format_size(size) for size in self._partial_sizes if size in shown]:
+            parts += [f"Fewer seeds at {', '.join(partial)}."]
+        left_out = [f"{len(shown)} of {len(self.sizes)} sizes are shown."] * (len(shown) < len(self.sizes))
         return " ".join([*parts, f"Trained on up to {trained}.", *left_out])
 
 

@@ -72,8 +72,8 @@ def find_blocks(page, *kinds):
 
 
 def split_arguments(line):
-    """Return the arguments of a quoted command, without anything before a pipe or after #."""
-    words = shlex.split(line.split("|")[-1], comments=True)
+    """Return the arguments of a quoted command, without anything before a pipe, or after > or #."""
+    words = shlex.split(line.split("|")[-1].split(" > ")[0], comments=True)
     return words[1:]
 
 

@@ -129,6 +129,18 @@ def test_the_figure_of_a_run_shows_uniform_problems_beside_the_worst_family():
     assert content.startswith(b"\x89PNG") and size["width"] == 96 * WIDTHS["page"]
 
 
+def test_a_line_joins_only_means_over_the_same_seeds():
+    runs = [build_run(recipe("mine", seed=seed), (8, 1.0), (16, exact)) for seed, exact in enumerate((0.5, 0.9))]
+    build_run(runs[0].recipe, (12, 0.1), (24, 0.2))
+    (axes,) = draw_score_figure(runs).axes
+    (line,) = find_named_lines(axes).values()
+    assert (line.get_xdata().tolist(), line.get_ydata().tolist()) == ([8, 16], [1.0, 0.7])
+    apart = [dot for dot in axes.lines if dot.get_linestyle() == "None"]
+    assert [(*dot.get_xdata(), *dot.get_ydata()) for dot in apart] == [(12, 0.1), (24, 0.2)]
+    assert axes.get_xlim()[1] > 24 and "separate markers: fewer seeds" in axes.get_xlabel()
+    assert "fewer seeds" not in draw_score_figure(runs[1:]).axes[0].get_xlabel()
+
+
 def test_the_highlighted_recipe_has_a_wider_line():
     runs = [build_run(recipe(name), (8, 1.0), (TOP * 2, 0.5)) for name in ("some-other", "some-ours")]
     (axes,) = draw_length_figure(curves(runs), highlight="some-ours").axes

@@ -86,7 +86,19 @@ def test_scores_are_pooled_by_the_recipe_s_own_stopping_rule():
 def test_the_number_of_seeds_is_shown_as_a_range_if_it_differs_between_sizes():
     first, *others = build_seeds("one", 0.5, 0.9, 0.7)
     build_run(first.recipe, (24, 0.9))
-    assert [row[2] for row in lw.compare([first, *others]).table()[1]] == ["1–3"]
+    compared = lw.compare([first, *others])
+    assert [row[2] for row in compared.table()[1]] == ["1–3"]
+    assert "Fewer seeds at 24." in compared.title() and "Fewer seeds at 24." in compared.to_latex()
+    assert "Fewer seeds" not in lw.compare(others).title()
+
+
+def test_sizes_that_some_seeds_lack_are_the_first_that_a_table_leaves_out():
+    scores = [(4 * n, 0.5) for n in range(1, 9)]
+    first, *others = [build_run(recipe("one", seed=seed), *scores) for seed in range(3)]
+    build_run(first.recipe, (6, 0.9), (64, 0.9))
+    compared = lw.compare([first, *others])
+    assert [size.strip("▪") for size in compared.table()[0][3:]] == [str(4 * n) for n in range(1, 9)]
+    assert "Fewer seeds" not in compared.title() and "8 of 10 sizes are shown." in compared.title()
 
 
 def test_a_pair_of_sizes_is_marked_as_trained_only_if_both_were_trained():
