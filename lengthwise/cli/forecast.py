@@ -22,6 +22,7 @@ from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.jobs.launchers import Local
 from lengthwise.jobs.ray_cluster import Ray
+from lengthwise.jobs.search import Point
 from lengthwise.jobs.slurm import Slurm
 from lengthwise.report.fitted_table import FittedTable
 from lengthwise.runs.run import Run
@@ -46,11 +47,19 @@ def announce_evaluation(
     announce_duration(description, estimate)
 
 
-def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str, batch_size: int | None = None) -> int:
-    """Print the cost of a plan, in which each entry is a recipe with all its seeds. Costs are stored or estimated; with
-    ``--measure``, some steps are timed, on batches of ``batch_size`` rows if it is not None."""
+def forecast(
+    args: TrainingOptions,
+    plan: Sequence[Sequence[Recipe]],
+    title: str,
+    batch_size: int | None = None,
+    points: Sequence[Point] = (),
+) -> int:
+    """Print the cost of a plan, in which each entry is a recipe with all its seeds; ``points`` are the values that a
+    sweep gives each entry. Costs are stored or estimated; with ``--measure``, some steps are timed, on batches of
+    ``batch_size`` rows if it is not None."""
     gpu = args.measure and torch.cuda.is_available()
-    heads = ("recipe", "seeds", "to train", "operations", "memory", "CPU each", *["GPU each"] * gpu)
+    swept = list(points[0]) if points else []
+    heads = (*(swept or ["recipe"]), "seeds", "to train", "operations", "memory", "CPU each", *["GPU each"] * gpu)
     table, recipe_rows = FittedTable(*heads, title=title), []
     with Progress(quiet=args.quiet or not args.measure) as progress:
         line = progress.add_line("estimating costs", len(plan))
@@ -61,6 +70,7 @@ def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str
             gpu_seconds = time_gpu_step(recipe, 2, matmul=args.matmul, compile=args.compile) if gpu else None
             row: Row = {
                 "recipe": recipe.name,
+                **({"values": points[number]} if points else {}),
                 "seeds": len(seeds),
                 "missing": sum(not Run.locate(replicate).done for replicate in seeds),
                 "operations_each": cost.operations * cost.steps,
@@ -73,7 +83,8 @@ def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str
             minutes = [row[name] for name in ("minutes_each", *["gpu_minutes_each"] * gpu)]
             times = ["–" if value is None else format_duration(value * 60) for value in minutes]
             size = f"{row['operations_each']:.1e}", format_bytes(row["memory"])
-            table.add_row(row["recipe"], str(row["seeds"]), str(row["missing"]), *size, *times)
+            names = [points[number][path] for path in swept] or [recipe.name]
+            table.add_row(*names, str(row["seeds"]), str(row["missing"]), *size, *times)
     engines = _time_by_launcher(args, recipe_rows)
     notes = []
     for row in engines:

@@ -63,8 +63,9 @@ def run(args: Options) -> int:
     """Train a recipe over a grid or by a search; report which fields matter, and save the best recipe."""
     sweep = _parse_sweep(args)
     if args.dry_run and sweep.trials is None:
-        plan = [_list_replicates(sweep, point) for point in generate_grid_points(sweep.axes)]
-        return forecast(args, plan, f"{len(plan)} trials: nothing is trained")
+        points = list(generate_grid_points(sweep.axes))
+        plan = [_list_replicates(sweep, point) for point in points]
+        return forecast(args, plan, f"{len(plan)} trials: nothing is trained", points=points)
     if args.dry_run:  # the maximum cost, if each trial costs the same as the recipe
         plan = [options.replicate_recipe(sweep.recipe, sweep.recipe.seed, sweep.seeds * (sweep.trials or 0))]
         return forecast(args, plan, f"at most {sweep.trials} trials, as {sweep.recipe.name}: nothing is trained")

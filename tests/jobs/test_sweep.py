@@ -57,6 +57,14 @@ def test_a_grid_has_every_combination_once():
     assert points[0] == {"a.b": "1", "c": "(8,12)", "d": "1"}
 
 
+def test_a_forecast_states_each_trial_s_values():
+    words = ["sweep", "looped-parity", *TINY_SWEEP, "model.width=32,64", "--dry-run", "--jobs", "1"]
+    rows = json.loads(command(*words, "--json").stdout)["recipes"]
+    assert [row["values"] for row in rows] == [{"model.width": "32"}, {"model.width": "64"}]
+    table = command(*words).stdout.splitlines()
+    assert table[1].startswith("model.width") and [line.split()[0] for line in table[3:5]] == ["32", "64"]
+
+
 def test_invalid_sweeps_are_refused():
     for words, message in (
         ("a=1", "nothing varies"), ("a=1,2 a=3,4", "vary each field only once"), ("a=3..1", "a range must ascend"),
