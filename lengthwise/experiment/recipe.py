@@ -260,8 +260,8 @@ class Recipe(fields.Config):
     @property
     def examined_sizes(self) -> tuple[int, ...]:
         """Sizes that may have influenced the recipe or its weights: those in ``chosen_on``, and those that ``watch``
-        measures."""
-        watched = self.watch.sizes if self.watch.every else ()
+        measures by the last step."""
+        watched = self.watch.sizes if 0 < self.watch.every <= self.steps else ()
         return tuple(sorted({*self.chosen_on.sizes, *watched}))
 
     def build(self) -> Model:

@@ -350,7 +350,8 @@ def test_the_lengths_a_recipe_was_chosen_on_do_not_change_its_id():
     other = one.change(chosen_on=ChosenOn((8, 10)), watch=Watch())
     assert one.id == other.id
     assert type(other).read(other.json()) == other
-    assert replace(other, watch=Watch(every=5, sizes=(9,))).examined_sizes == (8, 9, 10)
+    assert replace(other, watch=Watch(every=one.steps, sizes=(9,))).examined_sizes == (8, 9, 10)
+    assert replace(other, watch=Watch(every=one.steps + 1, sizes=(9,))).examined_sizes == (8, 10)  # never watched
     run = build_run(other, (8, 1.0, MANY), (16, 1.0, MANY))
     assert "chosen on 8, 10" in render(build_score_table(curves([run])))
     assert build_score_card([run])[0]["chosen_on"] == [8, 10]
