@@ -176,8 +176,8 @@ def build_score(
     for i, (prompt, wanted) in enumerate(iterate_texts(recipe.task, problems) if rows else ()):
         row = {"sizes": list(sizes), "problems": kind, "stopping": rule.name, "prompt": prompt, "right_answer": wanted}
         row["answer"] = answer_to_text(recipe, results.symbols[i, : int(results.slots[i])])
-        row |= {"right": bool(results.counts[i, 0]), "loops": int(results.counts[i, 4])}
-        answers.append(row | {"confidence": round(float(results.confidence[i]), 6)})
+        row |= {"correct": bool(results.counts[i, 0]), "loops": int(results.counts[i, 4])}
+        answers.append(row | {"log_confidence": round(float(results.confidence[i]), 6)})
     exact, whole_row, tokens, total, loops, at_limit, ran, final = results.counts.sum(0).tolist()
     digest = hashlib.blake2b(hash_prompts(problems).numpy().tobytes(), digest_size=8).digest()
     return Score(

@@ -23,13 +23,13 @@ def test_rows_hold_the_problems_and_answers_that_the_scores_count(weights, stopp
             if (tuple(row["sizes"]), row["problems"], row["stopping"]) == (score.sizes, score.problems, score.stopping)
         ]
         assert len(rows) == score.count
-        assert sum(row["right"] for row in rows) / score.count == pytest.approx(score.exact)
+        assert sum(row["correct"] for row in rows) / score.count == pytest.approx(score.exact)
         assert sum(row["loops"] for row in rows) / score.count == pytest.approx(score.loops)
         task = lw.load(weights).weights.recipe.task
         for row in rows:
             problems = task.parse(row["prompt"])
             assert task.format(problems.answer[0]) == row["right_answer"]
-            assert row["right"] == (row["answer"] == row["right_answer"]) and row["confidence"] <= 0
+            assert row["correct"] == (row["answer"] == row["right_answer"]) and row["log_confidence"] <= 0
 
 
 def test_the_command_line_writes_a_row_per_problem(tmp_path, capsys):
@@ -56,5 +56,5 @@ def test_rows_need_no_further_runs_of_the_model(precision):
     scores = lw.evaluate(model, [4, 5], rows=True, **options)
     assert len(calls) == 2 * once and scores.rows() == without.rows() and not without.answers
     assert [len(score.answers) for score in scores] == [score.count for score in scores]
-    shares = [sum(row["right"] for row in score.answers) / score.count for score in scores]
+    shares = [sum(row["correct"] for row in score.answers) / score.count for score in scores]
     assert shares == pytest.approx([score.exact for score in scores])

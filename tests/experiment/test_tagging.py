@@ -126,7 +126,7 @@ def test_families_are_scored_as_uniform_problems_are(tagged_task_module, name):
             assert (score.exact, score.token_accuracy) == (exact, per_token)
             assert score.chance == 1 / len(task.symbols)
             assert score.scaled == pytest.approx((per_token - score.chance) / (1 - score.chance))
-            assert all(row["right"] == (row["answer"] == row["right_answer"]) for row in score.answers)
+            assert all(row["correct"] == (row["answer"] == row["right_answer"]) for row in score.answers)
         assert len(scores.answers) == sum(score.count for score in scores)
 
 
