@@ -188,7 +188,7 @@ def _find_operations_per_step(args: Options, runs: Sequence[RunFolder]) -> dict[
             try:
                 operations |= measure_operations([run.recipe for run in _open_runs([folder])], progress)
             except UsageError as error:
-                progress.note(f"{folder.folder.name}: its operations are unknown: {error}")
+                progress.note(f"{folder.folder.name}: the card has no operations, which cannot be counted: {error}")
     return operations
 
 

@@ -102,9 +102,9 @@ def _find_longest_solved_size(scores: Sequence[Row], tops: Sizes, *, families: b
 def build_card_table(rows: Sequence[Row]) -> Table:
     """Return the score card's ``rows``, of which there must be one or more, as a terminal table."""
     caption = (
-        f"longest: the largest size solved, per seed: {SOLVED} or more at the lower end of the 95 % interval (from "
-        f"{MIN_PROBLEMS} problems on) and on every family; seeds beyond: those that solve a size longer than in "
-        "training"
+        f"longest: the largest size solved, per seed: {SOLVED} or more at the lower end of the 95 % interval (which "
+        f"takes at least {MIN_PROBLEMS} problems) and on every family; seeds beyond: those that solve a size longer "
+        "than in training"
     )
     table = FittedTable(*format_card_cells(rows[0]), caption=caption)
     for row in rows:

@@ -101,9 +101,9 @@ def _build_body(
     table = (
         f'<div class="wide" tabindex="0" role="region" aria-label="score card"><table><thead><tr>{head}</tr></thead>'
         f'<tbody>{lines}</tbody></table></div><p class="soft">'
-        "Longest: the largest size solved, for each seed: 0.99 or more at the lower end of the 95 % interval (from "
-        f"{MIN_PROBLEMS} problems on) and on every family of structured problems. Seeds beyond: those that solve a "
-        "size longer than in training. Operations and processor minutes: of the whole training.</p>"
+        "Longest: the largest size solved, for each seed: 0.99 or more at the lower end of the 95 % interval (which "
+        f"takes at least {MIN_PROBLEMS} problems) and on every family of structured problems. Seeds beyond: those that "
+        "solve a size longer than in training. Operations and processor minutes: of the whole training.</p>"
     )
     return f"""<a class="skip" href="#charts">to the charts</a>
 <header><h1>{escape(title)}</h1><p class="soft">{count}; Lengthwise {escape(__version__)}</p></header>

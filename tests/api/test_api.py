@@ -128,7 +128,7 @@ def test_a_run_of_another_process_s_module_is_reported_though_it_cannot_be_built
     monkeypatch.setattr("lengthwise.models.external._MODULES", {})
     done = command("report", run.folder, "--out", folder / "out", "--quiet")
     assert done.returncode == 0 and "runs.json" in done.stdout
-    assert f"{run.folder.name}: its operations are unknown" in done.stderr and done.stderr.count("\n") == 1
+    assert f"{run.folder.name}: the card has no operations" in done.stderr and done.stderr.count("\n") == 1
     with pytest.raises(lw.UsageError, match="which the saved files cannot build"):
         lw.models.external.ExternalModule("Gru", "0" * 10).build(lw.Vocab(("a",)), lw.Vocab(("a",)), causal=True)
     imported = ModuleType("imported")
