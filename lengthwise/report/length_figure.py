@@ -32,6 +32,9 @@ from lengthwise.report.style import (
 )
 from lengthwise.runs.folder import RunFolder
 
+LEGEND_HEIGHT = 0.6  # inches that several panels leave for a legend
+LEGEND_ROW_HEIGHT = 0.17  # inches
+
 
 @dataclass(frozen=True)
 class PlotPanel:
@@ -153,7 +156,12 @@ def _draw_panels(
     for axes, part in zip(grid, panels, strict=True):
         _draw_plot(axes, part, max_length)
         axes.set_title(part.title, pad=11, fontsize=8, fontweight="bold" if part.highlight else "normal")
-    add_legend(figure, list(styles), 2 if width == "column" else max_legend_columns)
+    columns, height = 2 if width == "column" else max_legend_columns, figure.get_figheight()
+    # A large legend makes the figure taller: first by estimate, so that the layout succeeds, then as measured.
+    figure.set_figheight(height + max(0.0, LEGEND_ROW_HEIGHT * len(styles) / columns - LEGEND_HEIGHT))
+    add_legend(figure, list(styles), columns)
+    legend_height = figure.legends[0].get_window_extent().height / figure.dpi
+    figure.set_figheight(height + max(0.0, legend_height - LEGEND_HEIGHT))
     return fix_layout(figure, title or "", width)
 
 

@@ -32,7 +32,7 @@ from lengthwise.report.results_folder import (
     read_published_runs,
     read_table,
 )
-from lengthwise.report.style import PNG_ONLY, Width, save
+from lengthwise.report.style import COLOURS, PNG_ONLY, Width, save
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder
 
 # Matches the names of files that only some publications have.
@@ -121,9 +121,15 @@ def _draw_figures(
     """Return a figure of each kind for which the runs have rows, by file name without extension."""
     figures: dict[str, Figure] = {}
     lines = build_all_curves(runs, inquiries)
-    if any(curve.diagonal for curve in lines):
-        figures["lengths"] = draw_length_figure(choose_curves(lines), title, highlight=highlight, width=width)
     groups = by_recipe(runs) if runs else {}
+    tasks = group_by(runs, lambda run: run.outline.task)
+    drawn = choose_curves([curve for curve in lines if curve.diagonal])
+    if len(tasks) > 1 and len(groups) > len(COLOURS) and any(curve.problems == "uniform" for curve in drawn):
+        # One panel would be unreadable, and its lines not comparable.
+        panels = {task.replace("-", " ").capitalize(): group for task, group in tasks.items()}
+        figures["lengths"] = draw_overview_figure(panels, title, width=width)
+    elif drawn:
+        figures["lengths"] = draw_length_figure(drawn, title, highlight=highlight, width=width)
     for label, group in groups.items():
         cells = [row for row in label_scores(group) if row["problems"] in KINDS_WITH_CURVE]
         unequal = [row["sizes"] for row in cells if len(set(row["sizes"])) == 2]

@@ -18,7 +18,7 @@ from lengthwise.report.depth_figure import draw_depth_figure
 from lengthwise.report.length_figure import draw_length_figure, draw_overview_figure, draw_score_figure, split_panels
 from lengthwise.report.lines import line_style, shorten_labels
 from lengthwise.report.loss_figure import compute_running_geometric_mean, draw_loss_figure, draw_parameter_figure
-from lengthwise.report.publish import publish, publish_overview
+from lengthwise.report.publish import _draw_figures, publish, publish_overview
 from lengthwise.report.results_folder import read_published_runs
 from lengthwise.report.style import WIDTHS, new_figure, save
 from lengthwise.runs.folder import SHIPPED_FOLDER
@@ -145,6 +145,21 @@ def test_the_highlighted_recipe_has_a_wider_line():
     runs = [build_run(recipe(name), (8, 1.0), (TOP * 2, 0.5)) for name in ("some-other", "some-ours")]
     (axes,) = draw_length_figure(curves(runs), highlight="some-ours").axes
     assert find_named_lines(axes)["ours"].get_linewidth() > find_named_lines(axes)["other"].get_linewidth()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("tasks", [(lw.Parity(), lw.Copy()), (lw.Parity(),)])
+def test_a_figure_of_many_recipes_stays_readable(tasks, width, tmp_path):
+    """Many recipes of several tasks have a panel per task, and a legend never covers a panel."""
+    recipes = [recipe(f"{task.name}-method-{number}", task=task) for task in tasks for number in range(24)]
+    runs = [build_run(one, (8, 1.0), (16, 0.5)) for one in recipes]
+    figure = _draw_figures(runs, [], "Many", None, width)["lengths"]
+    assert len(figure.axes) == len(tasks)
+    figure.draw_without_rendering()
+    bottom = min(axes.get_tightbbox().y0 for axes in figure.axes)
+    for legend in figure.legends:
+        assert legend.get_window_extent().y1 <= bottom + 1
+    assert all(axes.get_window_extent().height / figure.dpi > 0.7 for axes in figure.axes)
 
 
 def test_users_can_draw_figures_in_the_package_s_style(tmp_path):
