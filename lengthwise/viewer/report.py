@@ -228,6 +228,7 @@ def _build_length_rows(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFol
             row |= {"own": curve.stopping in ("", curve.own_rule), "trained": curve.top, "size": point.length}
             row |= {"sizes": format_size(point.sizes), "along": point.sizes in line, "mean": round(point.mean, 6)}
             row |= {"low": round(point.low, 6), "high": round(point.high, 6), "seeds": point.seed_count}
+            row |= {"joined": curve.has_all_seeds(point)}  # a line joins only means over the same seeds
             rows.append(row | {"count": point.problem_count, "families": list(point.families)})
     return rows
 

@@ -89,6 +89,7 @@ def test_curves_of_the_page_equal_the_curves_of_reports(pages):
     for row, (curve, point) in zip(drawn, wanted, strict=True):
         assert (row["label"], row["problems"], row["size"]) == (curve.label, curve.problems, point.length)
         assert row["mean"] == pytest.approx(point.mean, abs=1e-6) and row["families"] == list(point.families)
+        assert row["joined"] == (point.seed_count == len(curve.rows_by_seed))
 
 
 @pytest.mark.usefixtures("no_type_checks")

@@ -29,19 +29,19 @@ const share = { type: "quantitative", scale: { domain: [0, 1] } };
 const CHARTS = {
   lengths: {
     title: "Exact match against length",
-    about: "Grey: the longest training length. Bands: worst to best seed, or the 95 % interval of a single seed.",
+    about: "Grey: the longest training length. Bands: worst to best seed, or the 95 % interval of a single seed. Points without a line: fewer seeds.",
     rows: (charts, chosen) => charts.lengths.filter((row) => row.along && chosen.label(row) && chosen.problems(row) && chosen.rule(row)),
     spec(rows, { methods, scale }) {
       const x = { field: "size", type: "quantitative", title: "size", scale: scale === "log" ? { type: "log", nice: false } : { nice: false, zero: true } };
       const { color, shape } = byMethod(methods), tops = [...new Set(rows.map((row) => row.trained))].filter(Boolean);
       const dash = { field: "problems", type: "nominal", legend: new Set(rows.map((row) => row.problems)).size > 1 ? { title: null } : null };
-      const detail = [{ field: "name" }, { field: "stopping" }];
+      const detail = [{ field: "name" }, { field: "stopping" }], transform = [{ filter: "datum.joined" }];
       return {
         data: { values: rows.map((row) => ({ ...row, said: row.families.slice(0, 3).join(", ") })) },
         layer: [
           { data: { values: tops.map((top) => ({ top })) }, mark: { type: "rule", color: "#8a8a8a", strokeWidth: 6, opacity: 0.35 }, encoding: { x: { field: "top", type: "quantitative" } } },
-          { mark: { type: "area", opacity: 0.13, tooltip: false }, encoding: { x, y: { field: "low", ...share, title: "exact match" }, y2: { field: "high" }, color, detail } },
-          { mark: { type: "line", strokeWidth: 2 }, encoding: { x, y: { field: "mean", ...share, title: "exact match" }, color, strokeDash: dash, detail } },
+          { transform, mark: { type: "area", opacity: 0.13, tooltip: false }, encoding: { x, y: { field: "low", ...share, title: "exact match" }, y2: { field: "high" }, color, detail } },
+          { transform, mark: { type: "line", strokeWidth: 2 }, encoding: { x, y: { field: "mean", ...share, title: "exact match" }, color, strokeDash: dash, detail } },
           {
             mark: { type: "point", filled: true, size: 55, opacity: 1 },
             encoding: {
