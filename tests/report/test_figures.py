@@ -149,7 +149,7 @@ def test_the_highlighted_recipe_has_a_wider_line():
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("tasks", [(lw.Parity(), lw.Copy()), (lw.Parity(),)])
-def test_a_figure_of_many_recipes_stays_readable(tasks, width, tmp_path):
+def test_a_figure_of_many_recipes_stays_readable(tasks, width):
     """Many recipes of several tasks have a panel per task, and a legend never covers a panel."""
     recipes = [recipe(f"{task.name}-method-{number}", task=task) for task in tasks for number in range(24)]
     runs = [build_run(one, (8, 1.0), (16, 0.5)) for one in recipes]

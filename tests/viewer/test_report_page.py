@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import LONG, command
+from made_up_runs import build_run, recipe
 
 import lengthwise as lw
 from lengthwise.api import catalog
@@ -89,7 +90,13 @@ def test_curves_of_the_page_equal_the_curves_of_reports(pages):
     for row, (curve, point) in zip(drawn, wanted, strict=True):
         assert (row["label"], row["problems"], row["size"]) == (curve.label, curve.problems, point.length)
         assert row["mean"] == pytest.approx(point.mean, abs=1e-6) and row["families"] == list(point.families)
-        assert row["joined"] == (point.seed_count == len(curve.rows_by_seed))
+
+
+def test_a_page_joins_only_means_over_the_same_seeds():
+    runs = [build_run(recipe("mine", seed=seed), (8, 1.0), (16, 0.5)) for seed in range(2)]
+    build_run(runs[0].recipe, (12, 0.1))
+    joined = {row["size"]: row["joined"] for row in report._build_length_rows(runs, [])}
+    assert joined == {8: True, 12: False, 16: True}
 
 
 @pytest.mark.usefixtures("no_type_checks")
