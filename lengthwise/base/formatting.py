@@ -1,4 +1,5 @@
-"""Format times, memory sizes and lists of numbers for users, and small tables for Python's prompt and notebooks."""
+"""Format names, times, memory sizes and lists of numbers for users, and small tables for Python's prompt and
+notebooks."""
 
 from __future__ import annotations
 
@@ -67,6 +68,11 @@ class Listing(dict[str, str]):
 
     def _repr_html_(self) -> str:
         return format_html_table(f"{len(self)} found", self.items())
+
+
+def format_task_name(name: str) -> str:
+    """Format a task's name as a title: ``binary-sum`` as "Binary sum"."""
+    return name.replace("-", " ").capitalize()
 
 
 def format_duration(seconds: float) -> str:

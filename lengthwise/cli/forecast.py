@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,6 @@ from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.jobs.launchers import Local
 from lengthwise.jobs.ray_cluster import Ray
-from lengthwise.jobs.search import Point
 from lengthwise.jobs.slurm import Slurm
 from lengthwise.report.fitted_table import FittedTable
 from lengthwise.runs.run import Run
@@ -52,11 +51,11 @@ def forecast(
     plan: Sequence[Sequence[Recipe]],
     title: str,
     batch_size: int | None = None,
-    points: Sequence[Point] = (),
+    points: Sequence[Mapping[str, str]] = (),
 ) -> int:
     """Print the cost of a plan, in which each entry is a recipe with all its seeds; ``points`` are the values that a
-    sweep gives each entry. Costs are stored or estimated; with ``--measure``, some steps are timed, on batches of
-    ``batch_size`` rows if it is not None."""
+    sweep gives each entry, by field. Costs are stored or estimated; with ``--measure``, some steps are timed, on
+    batches of ``batch_size`` rows if it is not None."""
     gpu = args.measure and torch.cuda.is_available()
     swept = list(points[0]) if points else []
     heads = (*(swept or ["recipe"]), "seeds", "to train", "operations", "memory", "CPU each", *["GPU each"] * gpu)

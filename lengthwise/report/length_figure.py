@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
+from lengthwise.base.formatting import format_task_name
 from lengthwise.base.results import InquiryOutline, RunOutline
 from lengthwise.base.score_rows import format_size
 from lengthwise.report import WORST_FAMILY, Curve, collect_warnings_by_recipe, curves, format_rule
@@ -64,7 +65,7 @@ def draw_score_figure(runs: Sequence[RunFolder], title: str | None = None, *, wi
 
 def build_title(outlines: Sequence[RunOutline | InquiryOutline]) -> str:
     """Return the default title: the tasks, and the training length if it is the same for all."""
-    tasks = ", ".join(dict.fromkeys(outline.task.replace("-", " ").capitalize() for outline in outlines))
+    tasks = ", ".join(dict.fromkeys(format_task_name(outline.task) for outline in outlines))
     tops = {format_size(outline.tops) for outline in outlines if isinstance(outline, RunOutline) and outline.top}
     return f"{tasks}, trained on up to {min(tops)}" if len(tops) == 1 else tasks
 
@@ -170,7 +171,7 @@ def _draw_plot(axes: Axes, panel: PlotPanel, max_length: int | None = None) -> N
     joins the sizes that all seeds were measured at; other sizes have separate hollow markers, with their bands."""
     curves = panel.curves
     _set_up_length_axes(axes, curves, max_length or max(curve.diagonal[-1].length for curve in curves))
-    few, banded, some_apart = len(curves) <= len(COLOURS), list[Curve](), False
+    few, banded = len(curves) <= len(COLOURS), list[Curve]()
     for look, curve in zip(panel.styles, curves, strict=True):
         points = [point for point in curve.diagonal if curve.has_all_seeds(point)]
         apart = [point for point in curve.diagonal if not curve.has_all_seeds(point)]
@@ -187,12 +188,12 @@ def _draw_plot(axes: Axes, panel: PlotPanel, max_length: int | None = None) -> N
         for point in apart:
             axes.vlines(point.length, point.low, point.high, color=look.colour, linewidth=0.8, zorder=2)
             axes.plot(point.length, point.mean, zorder=layer, clip_on=False, **hollow)
-        some_apart = some_apart or bool(apart)
     if banded and axes.get_xlabel():
         several = {point.seed_count > 1 for curve in banded for point in curve.diagonal}
         bands = ["worst to best seed"] * (True in several) + ["95 % interval of a single seed"] * (False in several)
         means, explained = "\nlines: mean over seeds" * (True in several), ",\nor ".join(bands)
-        partial = "\nseparate markers: fewer seeds" * some_apart
+        complete = all(curve.has_all_seeds(point) for curve in curves for point in curve.diagonal)
+        partial = "" if complete else "\nseparate markers: fewer seeds"
         axes.set_xlabel(f"{axes.get_xlabel()}{means}{partial}\nbands: {explained}")
 
 

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.fields import encode
 from lengthwise.base.files import remove, write_json, write_json_rows
+from lengthwise.base.formatting import format_task_name
 from lengthwise.base.results import Claim
 from lengthwise.base.schemas import DepthRow, Distribution, ParameterRow
 from lengthwise.base.score_rows import KINDS_WITH_CURVE, Row, group_by
@@ -126,7 +127,7 @@ def _draw_figures(
     drawn = choose_curves([curve for curve in lines if curve.diagonal])
     if len(tasks) > 1 and len(groups) > len(COLOURS) and any(curve.problems == "uniform" for curve in drawn):
         # One panel would be unreadable, and its lines not comparable.
-        panels = {task.replace("-", " ").capitalize(): group for task, group in tasks.items()}
+        panels = {format_task_name(task): group for task, group in tasks.items()}
         figures["lengths"] = draw_overview_figure(panels, title, width=width)
     elif drawn:
         figures["lengths"] = draw_length_figure(drawn, title, highlight=highlight, width=width)
@@ -230,7 +231,7 @@ def publish_overview(panels: Sequence[str], folder: Path, *, title: str, highlig
 
 
 def _draw_overview(folder: Path, about: Row, width: Width = "page") -> Figure:
-    groups = {name.replace("-", " ").capitalize(): read_published_runs(folder / name) for name in about["panels"]}
+    groups = {format_task_name(name): read_published_runs(folder / name) for name in about["panels"]}
     return draw_overview_figure(groups, about.get("title"), highlight=about.get("strong", ""), width=width)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lengthwise.base.fields import validate_arguments
+from lengthwise.base.formatting import format_task_name
 from lengthwise.base.results import MATRIX_LENGTH_FACTORS
 from lengthwise.experiment.study import Panel, Study, check_unique
 from lengthwise.recipes.formal import ARCHITECTURES, TASKS, Scale, build_formal_recipe
@@ -28,7 +29,7 @@ def formal(tasks: str = "all", methods: str = "all", scale: Scale = "cpu") -> St
             for name in names
         )
         top = recipes[0].lengths.top
-        title = TASK_TITLES.get(task, task.replace("-", " ").capitalize()) + f", trained on up to {top}"
+        title = TASK_TITLES.get(task, format_task_name(task)) + f", trained on up to {top}"
         sizes = tuple(round(times * top) for times in MATRIX_LENGTH_FACTORS)
         panels.append(Panel(title, recipes, sizes, far_families=True, highlight=recipes[-1].name, name=task))
     note = "1,000 steps at the cpu scale, 10,000 at paper, 30,000 at long; widths and curriculum are the same for all."
